@@ -27,9 +27,10 @@ from pyspark_ledger.ledger.consumer.batch import MAX_BYTES, Batch, BatchLimits
 from pyspark_ledger.ledger.consumer.batches import Batches
 from pyspark_ledger.ledger.consumer.follow import follow_partitions
 from pyspark_ledger.ledger.consumer.opened_rows import rows_as_table
+from pyspark_ledger.ledger.consumer.turns import existing_partitions
 from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.message.columns import ColumnFit
-from pyspark_ledger.ledger.names import partition_names, short_name
+from pyspark_ledger.ledger.names import short_name
 from pyspark_ledger.ledger.partition_routing import murmur3_32, require_hashing_scheme
 from pyspark_ledger.ledger.position import EARLIEST, Position
 from pyspark_ledger.ledger.protocol.actions import ChangePartitions
@@ -60,10 +61,7 @@ class PartitionedLedger(Ledger[Row]):
     def partitions(self) -> list[Ledger[Row]]:
         """Return the partitions that exist now. Raises NotFound if the partitioned ledger was deleted."""
         count = self.client.ask(AskPartitions(self.name)).partitions
-        if not count:
-            hint = "The ledger was deleted: create it again with `create_partitioned`"
-            raise NotFound(f"there is no partitioned ledger {short_name(self.name)!r}", hint=hint)
-        return [Ledger(self.client, name, self.row_type) for name in partition_names(self.name, count)]
+        return [Ledger(self.client, name, self.row_type) for name in existing_partitions(self.name, count)]
 
     def increase_partitions(self, partitions: int) -> None:
         """Increase the number of partitions. Raises Refused for a lower number.

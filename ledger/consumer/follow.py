@@ -9,8 +9,7 @@ Rules
 - The columns of a batch are those that are registered when it is read. So a column that a writer adds appears in all
   later batches, also in those of older rows, where it is null.
 - A ledger that was deleted and created again is another ledger: DataLoss. So are rows that retention has deleted.
-- Partitions take turns: after a batch of one, the next batch is one of another that has rows. A partition that is added
-  joins at its first row.
+- Partitions take turns (`ledger.consumer.turns`). A partition that is added joins at its first row.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark_ledger.ledger.client.end_watch import WaitingReader
 from pyspark_ledger.ledger.consumer.batch import Batch, BatchLimits
 from pyspark_ledger.ledger.consumer.batches import Batches
 from pyspark_ledger.ledger.consumer.opened_rows import OpenedRows, require_positions
-from pyspark_ledger.ledger.errors import NotFound, Refused, Unsupported
-from pyspark_ledger.ledger.names import canonical_name, partition_names, short_name
+from pyspark_ledger.ledger.consumer.turns import LogTurns, existing_partitions, named_positions
+from pyspark_ledger.ledger.errors import Refused, Unsupported
+from pyspark_ledger.ledger.names import canonical_name, short_name
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 from pyspark_ledger.ledger.protocol.actions import AskEnd
-from pyspark_ledger.ledger.protocol.ends import KnownEnd, MovedEnd, WaitEnds
+from pyspark_ledger.ledger.protocol.ends import KnownEnd, MovedEnd
 from pyspark_ledger.ledger.protocol.ledgers import AskPartitions
 from pyspark_ledger.ledger.protocol.reads import OpenRead, ReadLimits
 
@@ -63,22 +62,21 @@ class FollowedLogs:
         self._client = client
         self._name = canonical_name(name)
         self._limits = ReadLimits(min(limits.max_rows or _LIMIT_MAX, _LIMIT_MAX), min(limits.max_bytes, _LIMIT_MAX))
-        self._logs: dict[str, _Log] = {}
-        self._partitions = 0
-        self._order: list[str] = []  # the partition whose turn is next is the first
-        self._reader = WaitingReader()
+        self._logs = LogTurns[_Log](client)
 
     def begin(self, start: Position) -> None:
         """Begin to read a ledger without partitions. Raises NotFound if it does not exist."""
-        self._add(self._name, start)
+        self._logs.add(self._name, self._begun(self._name, start))
 
     def begin_partitions(self, start: Position | Mapping[str, Position]) -> None:
         """Begin to read all partitions. A partition that `start` does not name is read from its first row on."""
-        self._join(self._client.ask(AskPartitions(self._name)).partitions, start)
+        partitions = self._client.ask(AskPartitions(self._name)).partitions
+        starts = dict(self._starts(existing_partitions(self._name, partitions), start))
+        self._logs.join(self._name, partitions, lambda name: self._begun(name, starts[name]))
 
     def take(self) -> Batch | None:
-        for name in self._order:
-            if (batch := self._take(self._logs[name])) is not None:
+        for log in self._logs:
+            if (batch := self._take(log)) is not None:
                 return batch
         return None
 
@@ -86,25 +84,19 @@ class FollowedLogs:
         name = canonical_name(batch.ledger)
         log = self._logs[name]
         log.at = max(log.at, batch.position)
-        self._order.sort(key=name.__eq__)  # keeps the order of the others
+        self._logs.pass_turn(name)
 
     def wait(self, milliseconds: int) -> bool:
-        open_logs = [log for log in self._logs.values() if not log.has_ended]
+        open_logs = [log for log in self._logs if not log.has_ended]
         if not open_logs:
             return False
         known = [KnownEnd(log.name, log.incarnation, log.at) for log in open_logs]
-        if self._partitions:
-            known.append(KnownEnd(self._name, "", EARLIEST, self._partitions))
-        if milliseconds:
-            moved = self._client.watch.wait(self._reader, known, milliseconds)
-        else:
-            moved = self._client.ask(WaitEnds("", 0, 0, known)).moved
-        for state in moved:
+        for state in self._logs.wait(known, milliseconds):
             self._learn(state)
         return True
 
     def wake(self) -> None:
-        self._reader.wake()
+        self._logs.wake()
 
     def close(self) -> None:
         """Do nothing: the source holds nothing while it does not wait."""
@@ -128,27 +120,13 @@ class FollowedLogs:
     def _learn(self, state: MovedEnd) -> None:
         if state.error is not None:
             raise state.error.error()
-        if state.name == self._name and self._partitions:
-            self._join(state.partitions, EARLIEST)
+        if self._logs.is_partitioned(state.name):
+            self._logs.join(state.name, state.partitions, lambda name: self._begun(name, EARLIEST))
             return
         log = self._logs[state.name]
         # The read of another incarnation raises DataLoss, with both incarnations.
         log.known = state.end if state.incarnation == log.incarnation else LATEST
         log.terminated = state.terminated
-
-    def _join(self, partitions: int, start: Position | Mapping[str, Position]) -> None:
-        """Begin to read the partitions that are not read yet."""
-        if not partitions:
-            raise NotFound(
-                f"there is no partitioned ledger {short_name(self._name)!r}",
-                hint="The ledger was deleted: create it again with `create_partitioned`",
-            )
-        names = partition_names(self._name, partitions)
-        starts = dict(self._starts(names, start))
-        for name in names:
-            if name not in self._logs:
-                self._add(name, starts[name])
-        self._partitions = partitions
 
     def _starts(self, names: list[str], start: Position | Mapping[str, Position]) -> Iterator[tuple[str, Position]]:
         if not isinstance(start, Mapping):
@@ -159,21 +137,12 @@ class FollowedLogs:
                 )
             yield from ((name, start) for name in names)
             return
-        given = {canonical_name(name): position for name, position in start.items()}
-        unknown = given.keys() - set(names)
-        if unknown:
-            raise Refused(
-                f"start names {', '.join(map(short_name, sorted(unknown)))}, "
-                f"{short_name(self._name)!r} has the partitions 0 to {len(names) - 1}",
-                hint="Use `batch.ledger` as the name of a partition",
-            )
-        require_positions(**{f"start[{short_name(name)!r}]": position for name, position in given.items()})
+        given = named_positions("start", start, names)
         yield from ((name, given.get(name, EARLIEST)) for name in names)
 
-    def _add(self, name: str, start: Position) -> None:
+    def _begun(self, name: str, start: Position) -> _Log:
         now = self._client.ask(AskEnd(name))
-        self._logs[name] = _Log(name, now.incarnation, now.end if start == LATEST else start)
-        self._order.insert(0, name)
+        return _Log(name, now.incarnation, now.end if start == LATEST else start)
 
 
 def follow(client: Client, name: str, start: Position, limits: BatchLimits) -> Batches[Batch]:
