@@ -7,8 +7,8 @@
 
 Rules
 - Rows and messages of one partition keep their order. Rows of different partitions have no order.
-- A position or a cursor belongs to one partition. So the partitioned ledger refuses calls that need a position or a
-  cursor.
+- A position belongs to one partition. So the partitioned ledger refuses calls that need a position. Its cursors have a
+  position in each partition (`ledger.api.joined_cursor`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
-from pyspark_ledger.ledger.api.cursor import Cursor
+from pyspark_ledger.ledger.api.joined_cursor import JoinedCursor, open_cursor
 from pyspark_ledger.ledger.api.ledger import Ledger, Rows
 from pyspark_ledger.ledger.client.kept_producer import Entry, NothingAppended
 from pyspark_ledger.ledger.clock import new_id
@@ -29,6 +29,7 @@ from pyspark_ledger.ledger.consumer.follow import follow_partitions
 from pyspark_ledger.ledger.consumer.opened_rows import rows_as_table
 from pyspark_ledger.ledger.consumer.turns import existing_partitions
 from pyspark_ledger.ledger.errors import NotFound, Refused
+from pyspark_ledger.ledger.ledger_selection import Addressing
 from pyspark_ledger.ledger.message.columns import ColumnFit
 from pyspark_ledger.ledger.names import short_name
 from pyspark_ledger.ledger.partition_routing import murmur3_32, require_hashing_scheme
@@ -50,7 +51,7 @@ class PartitionedLedger(Ledger[Row]):
     client appends continuously, it does not use newly added partitions. It uses them after it was idle for some
     seconds.
 
-    A position, a cursor or an end belongs to one partition, so the calls about them are refused.
+    A position or an end belongs to one partition, so the calls about them are refused.
     """
 
     def __init__(self, client: Client, name: str, row_type: RowType[Row] | None = None) -> None:
@@ -200,9 +201,17 @@ class PartitionedLedger(Ledger[Row]):
         """
         return follow_partitions(self.client, self.name, start, BatchLimits(max_rows, max_bytes, wait))
 
-    def cursor(self, name: str, start: Position = EARLIEST) -> Cursor:
-        """Raise Refused, because each partition has its own cursors."""
-        self._refuse(f"a cursor {name!r} at {start}")
+    def cursor(  # type: ignore[override]  # the same calls, but with a position for each partition
+        self, name: str, start: Position | Mapping[str, Position] = EARLIEST
+    ) -> JoinedCursor:
+        """Return the durable cursor of this name in all partitions. Create those that do not exist, at `start`.
+
+        `start` is EARLIEST, LATEST, or a mapping of a partition's name to its position. A partition that the mapping
+        does not name, and one that is added later, starts at its first row.
+
+            for batch in store.ledger("rides").cursor("worker").batches(ack="after"): work(batch.table)
+        """
+        return open_cursor(self, Addressing((self.name,)), name, start)
 
     def end(self) -> LedgerEnd:
         """Raise Refused, because each partition has its own end."""

@@ -27,11 +27,12 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
 from pyspark_ledger.ledger.api.handle import Handle, closed_client, is_closed
+from pyspark_ledger.ledger.api.joined_cursor import JoinedCursor, open_cursor, select
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.ledger_admin import change_policy
 from pyspark_ledger.ledger.api.partitioned_ledger import PartitionedLedger
@@ -41,6 +42,7 @@ from pyspark_ledger.ledger.display.ledger_picture import store_html, store_text
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.location import location_text, store_location
 from pyspark_ledger.ledger.names import canonical_name, require_partitions
+from pyspark_ledger.ledger.position import EARLIEST, Position
 from pyspark_ledger.ledger.protocol.actions import ChangeSetting, CreateLedger, DeleteLedger, ListLedgers
 from pyspark_ledger.ledger.protocol.ledgers import AskPartitions, ChangePolicy
 from pyspark_ledger.ledger.rows.row_type import Row, RowType
@@ -200,6 +202,27 @@ class LedgerStore(Handle):
         if self.client.ask(AskPartitions(name)).partitions:
             return PartitionedLedger(self.client, name, row_type)
         return Ledger(self.client, name, row_type)
+
+    def cursor(
+        self,
+        name: str,
+        ledgers: Iterable[str] | None = None,
+        ledgers_pattern: str | None = None,
+        start: Position | Mapping[str, Position] = EARLIEST,
+    ) -> JoinedCursor:
+        """Return the durable cursor of this name in several ledgers. Create those that do not exist, at `start`.
+
+            worker = store.cursor("worker", ledgers=["orders", "rides"])
+            worker = store.cursor("worker", ledgers_pattern="orders-.*")
+
+        Give the names of the ledgers, or a regular expression that matches the whole short name. A partitioned ledger
+        has one name for all of its partitions. A pattern leaves out the ledgers of the cursor's own dead letters. While
+        a loop runs, ledgers that begin to match join it with their first row.
+
+        `start` is EARLIEST, LATEST, or a mapping of a ledger's or partition's name to its position. Raises NotFound for
+        a missing ledger, and if none matches.
+        """
+        return open_cursor(self, select(ledgers, ledgers_pattern), name, start)
 
     def create(self, name: str, *, deduplication: bool = False, durability: Literal["fsync", "os"] = "fsync") -> Ledger:
         """Create a ledger with options that an append cannot set. Raises AlreadyExists if the name is in use.

@@ -27,6 +27,7 @@ Rules
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionR
 from pyspark_ledger.ledger.positions.row_selection import RowSelection
 from pyspark_ledger.ledger.protocol.actions import AskEnd
 from pyspark_ledger.ledger.protocol.cursors import UNLIMITED, AckDelivery, AskDelivery, DeliveredRange, NextDelivery
-from pyspark_ledger.ledger.protocol.ends import KnownEnd, WaitEnds
+from pyspark_ledger.ledger.protocol.ends import KnownEnd, MovedEnd, WaitEnds
 from pyspark_ledger.ledger.protocol.reads import OpenRead
 
 if TYPE_CHECKING:
@@ -111,11 +112,29 @@ class _Ahead(NamedTuple):
     table: Future[pa.Table]
 
 
+class JoinedLoop(NamedTuple):
+    """Parts that the cursors of one loop share: the end of their wait, and the thread that reads ahead."""
+
+    wake: Callable[[], None]
+    ahead_thread: ThreadPoolExecutor
+
+
 class CursorDeliveries:
     """Source of the batches of one cursor, which holds the cursor's lease from its creation until `close`."""
 
-    def __init__(self, client: Client, ledger: str, cursor: str, limits: BatchLimits, ack_timeout: float) -> None:
-        """Acquire the lease. Raises Refused, with its holder, if another reader has it."""
+    def __init__(
+        self,
+        client: Client,
+        ledger: str,
+        cursor: str,
+        limits: BatchLimits,
+        ack_timeout: float,
+        loop: JoinedLoop | None = None,
+    ) -> None:
+        """Acquire the lease. Raises Refused, with its holder, if another reader has it.
+
+        In a `loop` over several cursors, the loop waits, and calls `read_ahead`.
+        """
         self._client = client
         self._limits = limits
         self._timeout_ms = milliseconds("ack_timeout", ack_timeout)
@@ -135,23 +154,26 @@ class CursorDeliveries:
         self._batch: DeliveredBatch | None = None
         self._done: list[DeliveredRange] = []
         # One thread for all ranges: Arrow's allocator gives a thread its own memory again, and not that of others.
-        self._ahead_thread = ThreadPoolExecutor(1, "ledger-read-ahead")
+        self._ahead_thread = ThreadPoolExecutor(1, "ledger-read-ahead") if loop is None else loop.ahead_thread
         self._ahead: _Ahead | None = None
         self._opened: dict[DeliveredRange, _Opened] = {}
         self._reader = WaitingReader()
+        self._loop = loop
+        self._has_news = True
+        self._asked_ms = monotonic_ms()
         self._terminated = False
 
     def take(self) -> DeliveredBatch | None:
         """Return the next batch, or None if there is none now. Until `passed`, a repeated call returns it again."""
         if self._batch is None and not self._record.shares:
             self._decide()
-        elif self._done:
-            self._settle(self._done)
-            self._done = []
+        else:
+            self.send_done()
         if self._batch is None and self._record.shares:
             share = self._record.shares[0]
             batch = self._batch_of(share)
-            self._read_ahead(self._record.ahead)
+            if self._loop is None:
+                self._read_ahead(self._record.ahead)
             self._opened[share] = _Opened(monotonic_ms() + self._timeout_ms)
             self._batch = batch
         return self._batch
@@ -167,19 +189,61 @@ class CursorDeliveries:
 
         Returns False at the end of a terminated ledger, unless rows wait for the end of their delay.
         """
-        opened = list(self._opened.copy().values())
-        has_delayed = any(at.nacked for at in opened)
-        due_ms = min((at.due_ms for at in opened), default=UNLIMITED) - monotonic_ms()
-        left = max(min(milliseconds, due_ms, _POLL_MS), 0)
-        if self._terminated and has_delayed:
+        if self.has_ended():
+            return False
+        left = max(min(milliseconds, self.due_ms() - monotonic_ms()), 0)
+        if self._terminated:
             self._reader.news(left)
-        elif not self._terminated:
+        else:
             self._wait_past_end(left)
-        return has_delayed or not self._terminated
+        return not self.has_ended()
+
+    @property
+    def ledger(self) -> str:
+        """The full name of the ledger."""
+        return canonical_name(self._lease.ledger)
+
+    def is_due(self) -> bool:
+        """Return whether `take` has to be called: there may be a batch, or acknowledgements to send."""
+        kept = self._batch is not None or self._record.shares or self._done
+        return bool(kept) or self._has_news or self.due_ms() <= monotonic_ms()
+
+    def due_ms(self) -> int:
+        """Return the time at which `is_due` returns True although the log has not moved."""
+        due = [at.due_ms for at in self._opened.copy().values()]
+        return min([self._asked_ms + _POLL_MS, *due])
+
+    def has_ended(self) -> bool:
+        """Return whether no batch can follow: the ledger is terminated, and no row waits for the end of its delay."""
+        return self._terminated and not any(at.nacked for at in self._opened.copy().values())
+
+    def known_end(self) -> KnownEnd | None:
+        """Return the end of the log that this source knows; None if the log moves no more."""
+        if self._terminated:
+            return None
+        return KnownEnd(self.ledger, self._incarnation, self._record.end)
+
+    def learn(self, state: MovedEnd) -> None:
+        """Receive the state of the log, which has moved. Raises the error of the log."""
+        self._has_news = True
+        if state.error is not None:
+            raise state.error.error()
+        self._terminated = state.terminated and state.end <= self._record.end
+
+    def read_ahead(self) -> None:
+        """Begin to read the rows that the next record will probably have."""
+        self._read_ahead(self._record.ahead)
+
+    def drop_ahead(self) -> None:
+        """Forget the rows that were read ahead."""
+        self._read_ahead(None)
 
     def wake(self) -> None:
         """End a `wait` that runs, or else the next one."""
-        self._reader.wake()
+        if self._loop is None:
+            self._reader.wake()
+        else:
+            self._loop.wake()
 
     def close(self) -> None:
         """Release the lease. A repeated call has no further effect."""
@@ -202,6 +266,12 @@ class CursorDeliveries:
         if opened is not None and not opened.nacked:
             self._done.append(batch.share)
             self._opened.pop(batch.share, None)
+
+    def send_done(self) -> None:
+        """Send the acknowledgements that wait for the next request. If this fails, the next call repeats it."""
+        if self._done:
+            self._settle(self._done)
+            self._done = []
 
     def nack(self, batch: DeliveredBatch, delay: float) -> None:
         """Let the next request name the rows of a batch for redelivery, when `delay` seconds have passed."""
@@ -233,7 +303,8 @@ class CursorDeliveries:
             done=self._done,
         )
         decided = self._client.ask(request)
-        self._done = []
+        self._done, self._asked_ms = [], now
+        self._has_news = bool(decided.shares)
         # One assignment: an interrupt before it lets the broker decide again, and after it loses nothing.
         number = decided.record or self._record.number
         self._record = _Record(number, decided.shares, decided.position, decided.ahead)
@@ -260,15 +331,13 @@ class CursorDeliveries:
 
     def _wait_past_end(self, milliseconds: int) -> None:
         """Wait until the log goes on after its known end, or until `wake`. 0: look once."""
-        known = [KnownEnd(canonical_name(self._lease.ledger), self._incarnation, self._record.end)]
+        known = [end for end in [self.known_end()] if end is not None]
         if milliseconds:
             moved = self._client.watch.wait(self._reader, known, milliseconds)
         else:
             moved = self._client.ask(WaitEnds("", 0, 0, known)).moved
         for state in moved:
-            if state.error is not None:
-                raise state.error.error()
-            self._terminated = state.terminated and state.end <= self._record.end
+            self.learn(state)
 
 
 def _rows(client: Client, ledger: str, range_: PositionRange, skip: bytes = b"") -> pa.Table:
@@ -284,13 +353,18 @@ def cursor_batches(
     ack_timeout: float,
 ) -> Batches[DeliveredBatch]:
     """Acquire the lease of a cursor, and return its loop. `Cursor.batches` explains the arguments and errors."""
-    if ack not in ("explicit", "after"):
-        raise Refused(
-            f"ack is {ack!r}, expected 'explicit' or 'after'",
-            hint="'explicit': you call batch.acknowledge(). 'after': a batch is acknowledged when you ask for the next",
-        )
+    require_ack(ack)
     deliveries = CursorDeliveries(client, ledger, cursor, limits, ack_timeout)
     after = deliveries.acknowledge_after if ack == "after" else None
     batches = Batches(deliveries, f"cursor {cursor!r} of {short_name(ledger)}", limits.wait_ms, after)
     weakref.finalize(batches, deliveries.leave)  # a loop that is not closed must not keep its lease
     return batches
+
+
+def require_ack(ack: str) -> None:
+    """Raise Refused for a value of `ack` that is none."""
+    if ack not in ("explicit", "after"):
+        raise Refused(
+            f"ack is {ack!r}, expected 'explicit' or 'after'",
+            hint="'explicit': you call batch.acknowledge(). 'after': a batch is acknowledged when you ask for the next",
+        )

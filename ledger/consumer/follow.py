@@ -14,7 +14,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from pyspark_ledger.ledger.consumer.batch import Batch, BatchLimits
 from pyspark_ledger.ledger.consumer.batches import Batches
 from pyspark_ledger.ledger.consumer.opened_rows import OpenedRows, require_positions
 from pyspark_ledger.ledger.consumer.turns import LogTurns, existing_partitions, named_positions
-from pyspark_ledger.ledger.errors import Refused, Unsupported
+from pyspark_ledger.ledger.errors import Unsupported
 from pyspark_ledger.ledger.names import canonical_name, short_name
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 from pyspark_ledger.ledger.protocol.actions import AskEnd
@@ -71,8 +71,9 @@ class FollowedLogs:
     def begin_partitions(self, start: Position | Mapping[str, Position]) -> None:
         """Begin to read all partitions. A partition that `start` does not name is read from its first row on."""
         partitions = self._client.ask(AskPartitions(self._name)).partitions
-        starts = dict(self._starts(existing_partitions(self._name, partitions), start))
-        self._logs.join(self._name, partitions, lambda name: self._begun(name, starts[name]))
+        names = existing_partitions(self._name, partitions)
+        starts = named_positions("start", start, names, repr(short_name(self._name)))
+        self._logs.join(self._name, partitions, lambda name: self._begun(name, starts.get(name, EARLIEST)))
 
     def take(self) -> Batch | None:
         for log in self._logs:
@@ -127,18 +128,6 @@ class FollowedLogs:
         # The read of another incarnation raises DataLoss, with both incarnations.
         log.known = state.end if state.incarnation == log.incarnation else LATEST
         log.terminated = state.terminated
-
-    def _starts(self, names: list[str], start: Position | Mapping[str, Position]) -> Iterator[tuple[str, Position]]:
-        if not isinstance(start, Mapping):
-            if start not in (EARLIEST, LATEST):
-                raise Refused(
-                    f"start is {start!r}, but {short_name(self._name)!r} has partitions",
-                    hint="Pass EARLIEST, LATEST, or a dictionary with a position for each name of a partition",
-                )
-            yield from ((name, start) for name in names)
-            return
-        given = named_positions("start", start, names)
-        yield from ((name, given.get(name, EARLIEST)) for name in names)
 
     def _begun(self, name: str, start: Position) -> _Log:
         now = self._client.ask(AskEnd(name))

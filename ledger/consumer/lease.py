@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark_ledger.ledger.clock import monotonic_ms, new_id
-from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
+from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unavailable
 from pyspark_ledger.ledger.names import short_name
 from pyspark_ledger.ledger.ownership import process_identity
 from pyspark_ledger.ledger.protocol.cursors import AcquireLease, LeaseReply, ReleaseLease
@@ -85,7 +85,12 @@ class LeaseRenewals:
     def acquire(self, lease: CursorLease) -> None:
         """Acquire a lease and renew it until it is dropped. Raises Refused, with the holder, if it is in use."""
         self.release_dropped()  # perhaps of a loop over the same cursor that nobody closed
-        reply = self._client.ask(lease.acquisition())
+        try:
+            reply = self._client.ask(lease.acquisition())
+        except BaseException:
+            self._dropped.append(lease)  # the broker may have granted it before the interrupt
+            self.release_dropped()
+            raise
         if not reply.granted:
             raise lease.refusal(reply)
         with self._starting:
@@ -104,15 +109,19 @@ class LeaseRenewals:
         """Release all dropped leases now. Returns when also those are released that another thread releases."""
         with self._releasing:
             while self._dropped:
-                self._release(self._dropped[0])
+                if not self._release(self._dropped[0]):
+                    self._dropped.clear()  # not one wait for each of a thousand leases
                 with suppress(IndexError):
                     self._dropped.popleft()
 
-    def _release(self, lease: CursorLease) -> None:
+    def _release(self, lease: CursorLease) -> bool:
+        """Release a lease. Return whether the broker can be asked for the next one."""
         try:
             self._client.ask(lease.end(), deadline_ms=_RELEASE_MS, attempt_seconds=_RELEASE_MS / 1000)
         except (LedgerError, ReferenceError) as error:
             _log.debug("the lease of cursor %s of %s expires by itself: %s", lease.cursor, lease.ledger, error)
+            return not isinstance(error, (Unavailable, ReferenceError))
+        return True
 
     def _run(self) -> None:
         renew_at = monotonic_ms() + _RENEW_MS

@@ -14,7 +14,7 @@ from pyspark_ledger.ledger.client.end_watch import WaitingReader
 from pyspark_ledger.ledger.consumer.opened_rows import require_positions
 from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.names import canonical_name, partition_names, short_name
-from pyspark_ledger.ledger.position import EARLIEST, Position
+from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 from pyspark_ledger.ledger.protocol.ends import KnownEnd, MovedEnd, WaitEnds
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class LogTurns(Generic[L]):
 
     def wait(self, known: list[KnownEnd], milliseconds: int) -> list[MovedEnd]:
         """Return the logs and partitioned ledgers that have moved. Wait for the first one. 0: look once."""
-        known += [KnownEnd(name, "", EARLIEST, count) for name, count in self._partitions.items()]
+        known = known + [KnownEnd(name, "", EARLIEST, count) for name, count in self._partitions.items()]
         if milliseconds:
             return self._client.watch.wait(self._reader, known, milliseconds)
         return self._client.ask(WaitEnds("", 0, 0, known)).moved
@@ -85,8 +85,20 @@ def existing_partitions(name: str, partitions: int) -> list[str]:
     return partition_names(name, partitions)
 
 
-def named_positions(argument: str, given: Mapping[str, Position], names: list[str]) -> dict[str, Position]:
-    """Return positions by full name. Raises Refused for a name that is not in `names`, and for what is no position."""
+def named_positions(
+    argument: str, given: Position | Mapping[str, Position], names: list[str], whole: str
+) -> dict[str, Position]:
+    """Return positions by full name. EARLIEST and LATEST mean all `names`, the ledgers or partitions of `whole`.
+
+    Raises Refused for another position without a name, for a name that is not in `names`, and for what is no position.
+    """
+    if not isinstance(given, Mapping):
+        if given not in (EARLIEST, LATEST):
+            raise Refused(
+                f"{argument} is {given!r}, but each of the {len(names)} logs of {whole} has its own positions",
+                hint="Pass EARLIEST, LATEST, or a dictionary with a position for each name, such as `batch.ledger`",
+            )
+        return dict.fromkeys(names, given)
     positions = {canonical_name(name): position for name, position in given.items()}
     unknown = sorted(positions.keys() - set(names))
     if unknown:

@@ -18,6 +18,7 @@ FOREIGN = {
     "Future",
     "Iterator",
     "LazyFrame",
+    "NoReturn",
     "None",
     "RecordBatch",
     "RecordBatchReader",

@@ -269,7 +269,7 @@ def test_partitions_go_on_at_the_positions_of_their_batches(store: LedgerStore) 
             break
     assert sorted(seen + numbers(clicks.follow(saved, wait=0))) == list(range(9))
     wrong: list[tuple[Any, str]] = [
-        (Position(0, 1), "has partitions"),
+        (Position(0, 1), "each of the 3 logs of 'clicks' has its own positions"),
         ({"clicks-partition-3": EARLIEST}, "clicks-partition-3, expected names out of clicks-partition-0, .*-2"),
         ({"clicks-partition-1": 5}, r"start\['clicks-partition-1'\] is 5"),
     ]
