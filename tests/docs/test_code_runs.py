@@ -58,6 +58,8 @@ SAYS = {
         r"left: 7 in part: 1",
         r"skipped to 0 rows\nagain: 10",
         r"worked on \[0, 1, 2\] redeliveries: 0\nworked on \[3, 4, 5\] redeliveries: 1",
+        r"trips of trips-partition-\d 1\n(trips of trips-partition-\d 1\n){7}",
+        r"fares left: 0 \['fares-eu', 'fares-us'\]",
         r"backlog: 5",
     ],
     "docs/writing.md": [r"copied: 100", r"mornings: 100", r"carrier 2\|\s*16"],

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_ledger.ledger.api.cursor import Cursor
+from pyspark_ledger.ledger.api.joined_cursor import JoinedCursor
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.protocol.actions import StopBroker
 
@@ -45,12 +47,17 @@ def wait_until(done: Callable[[], bool], what: str) -> None:
 
 
 def backlog(store: LedgerStore) -> set[int]:
-    return set(store.ledger("orders").cursor("billing").read()[0].column("id").to_pylist())
+    cursor: Cursor | JoinedCursor = store.ledger("orders").cursor("billing")
+    cursors = cursor.cursors() if isinstance(cursor, JoinedCursor) else [cursor]
+    return {number for one in cursors for number in one.read()[0].column("id").to_pylist()}
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LedgerStore:
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> LedgerStore:
+    """A store with the ledger `orders`. The parameter is the number of its partitions."""
     store = connect(tmp_path / "store")
+    if partitions := getattr(request, "param", 0):
+        store.create_partitioned("orders", partitions)
     store.ledger("orders").append([{"id": number} for number in range(ROWS)])
     store.ledger("orders").cursor("billing")
     store.client.same_host_token()  # reads the path of the store, too
@@ -58,7 +65,11 @@ def store(tmp_path: Path) -> LedgerStore:
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize(("ack", "seed"), [("explicit", 0), ("after", 1)])
+@pytest.mark.parametrize(
+    ("store", "ack", "seed"),
+    [(0, "explicit", 0), (0, "after", 1), (4, "explicit", 2), (4, "after", 3)],
+    indirect=["store"],
+)
 def test_killed_workers_and_brokers_lose_no_row(store: LedgerStore, tmp_path: Path, ack: str, seed: int) -> None:
     dice, file = random.Random(seed), tmp_path / "told"
     everything = set(range(ENTRIES * ROWS))
