@@ -57,6 +57,8 @@ ACK_TIMEOUT = 300.0
 """Seconds after which an unacknowledged row is redelivered."""
 _POLL_MS = 10_000
 """The longest wait between two requests to the broker. A reset of the cursor is noticed after this time."""
+_POLLED = 100
+"""Number of ledgers of one loop that are asked in this time. With more ledgers, the time is longer."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -113,9 +115,10 @@ class _Ahead(NamedTuple):
 
 
 class JoinedLoop(NamedTuple):
-    """Parts that the cursors of one loop share: the end of their wait, and the thread that reads ahead."""
+    """Parts that the cursors of one loop share: the end of their wait, their number, the thread that reads ahead."""
 
     wake: Callable[[], None]
+    ledgers: Callable[[], int]
     ahead_thread: ThreadPoolExecutor
 
 
@@ -211,7 +214,8 @@ class CursorDeliveries:
     def due_ms(self) -> int:
         """Return the time at which `is_due` returns True although the log has not moved."""
         due = [at.due_ms for at in self._opened.copy().values()]
-        return min([self._asked_ms + _POLL_MS, *due])
+        ledgers = 1 if self._loop is None else self._loop.ledgers()
+        return min([self._asked_ms + _POLL_MS * -(-ledgers // _POLLED), *due])
 
     def has_ended(self) -> bool:
         """Return whether no batch can follow: the ledger is terminated, and no row waits for the end of its delay."""

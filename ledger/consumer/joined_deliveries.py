@@ -5,7 +5,7 @@
 
 Rules
 - Each ledger has its own cursor, lease, delivery records and positions, as `ledger.consumer.deliveries` has them.
-- The ledgers take turns. A ledger without news is not asked, except once in some seconds for a reset of its cursor.
+- The ledgers take turns. A ledger without news is not asked, except for a reset of its cursor: ten ledgers in a second.
 - If one lease is refused, those that were acquired are released. Workers acquire leases in the order of the names, so
   of two that begin at once, one gets all.
 - While the worker works, one thread reads the next rows of one ledger: that whose turn is next. So the memory does not
@@ -58,7 +58,7 @@ class JoinedDeliveries:
         self._limits = limits
         self._ack_timeout = ack_timeout
         self._logs = LogTurns[CursorDeliveries](client)
-        self._loop = JoinedLoop(self._logs.wake, ThreadPoolExecutor(1, "ledger-read-ahead"))
+        self._loop = JoinedLoop(self._logs.wake, self._logs.__len__, ThreadPoolExecutor(1, "ledger-read-ahead"))
         self._ahead: CursorDeliveries | None = None
         self._done: set[CursorDeliveries] = set()  # those with acknowledgements of ack="after" to send
         self._look_ms = 0

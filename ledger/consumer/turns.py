@@ -40,6 +40,9 @@ class LogTurns(Generic[L]):
     def __contains__(self, name: str) -> bool:
         return name in self._logs or name in self._partitions
 
+    def __len__(self) -> int:
+        return len(self._logs)
+
     def __iter__(self) -> Iterator[L]:
         """Yield the logs, the one whose turn is next first."""
         return iter([self._logs[name] for name in self._order])
