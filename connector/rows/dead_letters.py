@@ -1,14 +1,10 @@
-"""Dead letters in another ledger: payloads that cannot be decoded, and rows with too many redeliveries.
+"""Dead letters in another ledger: payloads that cannot be decoded.
 
 A *rescue column* has the reason, the position and the payload of an undecodable row as JSON, and null for other rows.
 
     rows with a rescue column ─▶ decoded rows
                              └─▶ a message for each undecodable row: its payload unchanged, with the properties
                                  REAL_TOPIC · ORIGIN_MESSAGE_ID (3:17:4) · ledger.reason [ · ledger.payloadBytes ]
-
-A row with too many redeliveries is written with these columns:
-
-    the row's columns … (in a ledger of messages: value, unchanged) · __key · __eventTime · __messageProperties
 
 Rules for payloads that cannot be decoded (`DeadLetters`)
 - A micro-batch writes each dead letter once, even if Spark repeats a task or runs it twice at once. For this, the
@@ -18,12 +14,6 @@ Rules for payloads that cannot be decoded (`DeadLetters`)
 - A task completes after its dead letters are durable. If the broker restarts, the task sends unacknowledged dead
   letters again.
 - Damage of the ledger does not become a dead letter. It always fails the read.
-
-Rules for rows with too many redeliveries (`dead_letter_rows`)
-- A dead letter has all columns of its row, and the row's key, event time and properties.
-- As in dead letters of Pulsar clients, two properties are added. REAL_TOPIC is the topic of the row. ORIGIN_MESSAGE_ID
-  is the position of the row (ledger:entry:row).
-- No Python code runs for each row.
 """
 
 from __future__ import annotations
@@ -36,20 +26,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
 from pyspark_ledger.connector.rows.message_values import RescuedPayload, parse_payload_text
-from pyspark_ledger.connector.rows.shape import RowOptions, RowShape, row_shape
+from pyspark_ledger.connector.rows.shape import RowShape
 from pyspark_ledger.ledger.clock import monotonic_ms, pause, system_clock_ms
+from pyspark_ledger.ledger.consumer.dead_letters import PLACE, TOPIC
 from pyspark_ledger.ledger.errors import Corrupt, LedgerError, Refused, Unavailable
 from pyspark_ledger.ledger.message.batch_encoder import OutgoingMessage, ProducerMetadata, encode_messages
 from pyspark_ledger.ledger.names import short_name
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.ledgers import DEDUPLICATION_ENABLED
-from pyspark_ledger.ledger.rows.message_groups import RAW
-from pyspark_ledger.ledger.rows.metadata_columns import METADATA, WRITABLE_METADATA
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.checksum import Buffer
@@ -59,7 +47,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-TOPIC, PLACE, REASON, SIZE = "REAL_TOPIC", "ORIGIN_MESSAGE_ID", "ledger.reason", "ledger.payloadBytes"
+REASON, SIZE = "ledger.reason", "ledger.payloadBytes"
 _PAYLOAD_BYTES_MAX = 4 * 1024 * 1024  # a payload of this size fits into an entry of every ledger
 _REASON_CHARACTERS_MAX = 4_000
 _UNFLUSHED_BYTES_MAX = 8 * 1024 * 1024
@@ -183,53 +171,3 @@ def _micro_batch() -> tuple[str, str]:
     if task is None:
         return "", ""
     return task.getLocalProperty("sql.streaming.queryId") or "", task.getLocalProperty("streaming.sql.batchId") or ""
-
-
-_PROPERTIES = METADATA.field("__messageProperties")
-_ORIGIN = ("__topic", "__position")
-
-
-def dead_letter_shape(columns: pa.Schema | None, ledger: str) -> RowShape:
-    """Return the shape for the read of rows that become dead letters.
-
-    `columns` are the ledger's columns, None for messages.
-    """
-    rows = RAW if columns is None else columns
-    return row_shape(columns, None, RowOptions(columns=(*rows.names, *WRITABLE_METADATA, *_ORIGIN)), ledger)
-
-
-def dead_letter_columns(shape: RowShape) -> pa.Schema:
-    return pa.schema([field for field in shape.schema if field.name not in _ORIGIN])
-
-
-def dead_letter_rows(rows: Iterable[pa.RecordBatch], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the dead letters to write for rows of a `dead_letter_shape`."""
-    index = columns.get_field_index(_PROPERTIES.name)
-    for batch in rows:
-        arrays = [batch.column(name) for name in columns.names]
-        arrays[index] = _with_origin(arrays[index], *(batch.column(name) for name in _ORIGIN))
-        yield pa.RecordBatch.from_arrays(arrays, schema=columns)
-
-
-def _with_origin(properties: pa.MapArray, topics: pa.Array, positions: pa.StructArray) -> pa.MapArray:
-    """Append the properties REAL_TOPIC and ORIGIN_MESSAGE_ID to the properties of each row."""
-    count = len(properties)
-    starts = np.asarray(properties.offsets).astype(np.int64)
-    first, own = int(starts[0]), int(starts[-1] - starts[0])
-    ends = starts[1:] - first + 2 * np.arange(1, count + 1)
-    # `chosen` are indexes into one array: first the rows' own properties, then all topics, then all positions.
-    chosen = np.full(own + 2 * count, -1, dtype=np.int64)
-    chosen[ends - 2], chosen[ends - 1] = own + np.arange(count), own + count + np.arange(count)
-    chosen[chosen < 0] = np.arange(own)
-    import pyarrow.compute as pc
-
-    places = pc.binary_join_element_wise(
-        *(positions.field(name).cast(pa.string()) for name in ("ledgerId", "entryId", "batchIndex")), ":"
-    )
-    kind = _PROPERTIES.type
-    keys = pa.concat_arrays(
-        [properties.keys.slice(first, own), pa.repeat(pa.scalar(TOPIC), count), pa.repeat(pa.scalar(PLACE), count)]
-    )
-    items = pa.concat_arrays([properties.items.slice(first, own), topics, places])
-    offsets = pa.array(np.append(0, ends), pa.int32())
-    return pa.MapArray.from_arrays(offsets, keys.take(pa.array(chosen)), items.take(pa.array(chosen)), type=kind)

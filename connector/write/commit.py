@@ -53,7 +53,7 @@ from pyspark_ledger.ledger.location import bucket_of
 from pyspark_ledger.ledger.logs.batch import BatchId, in_batch
 from pyspark_ledger.ledger.logs.json_lines import log_connector_by
 from pyspark_ledger.ledger.logs.steps import Figure, log_step, timed_step
-from pyspark_ledger.ledger.message.run_marker import NAMED_WRITE, RunId
+from pyspark_ledger.ledger.message.run_marker import NAMED_WRITE, RunId, query_run
 from pyspark_ledger.ledger.protocol.commits import (
     AbortRun,
     AskNewestBatch,
@@ -157,11 +157,10 @@ def run_of(query: str, batch: int, spark_run: str = "") -> RunId:
 
     The id is equal in every task of the batch. Both numbers are unsigned 64 bits.
     """
-    most = int.from_bytes(hashlib.blake2b(query.encode(), digest_size=8).digest(), "big")
     if not spark_run:
-        return RunId(most, batch)
+        return query_run(query, batch)
     run = int.from_bytes(hashlib.blake2b(spark_run.encode(), digest_size=4).digest(), "big")
-    return RunId(most, run << 32 | batch & 0xFFFF_FFFF)
+    return query_run(query, run << 32 | batch & 0xFFFF_FFFF)
 
 
 def application_query(target: SinkTarget, app_id: str) -> str:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +47,7 @@ from pyspark_ledger.ledger.protocol.cursors import (
     SkipEntries,
 )
 from pyspark_ledger.ledger.protocol.reads import OpenRead
+from pyspark_ledger.ledger.rows.row_type import Row, RowType
 from pyspark_ledger.ledger.times import Time
 
 if TYPE_CHECKING:
@@ -55,15 +56,16 @@ if TYPE_CHECKING:
     from pyspark_ledger.ledger.protocol.cursors import CursorState
 
 
-class Cursor(Handle):
+class Cursor(Handle, Generic[Row]):
     """Durable cursor of a ledger. Retention keeps the rows that the cursor has not acknowledged.
 
     An acknowledged row stays acknowledged, except after `reset` or `seek`.
     """
 
-    def __init__(self, ledger: LedgerAdmin, name: str) -> None:
+    def __init__(self, ledger: LedgerAdmin, name: str, row_type: RowType[Row] | None = None) -> None:
         self.ledger = ledger
         self.name = name
+        self.row_type = row_type
 
     def __repr__(self) -> str:
         return cursor_text(cursor_view(self.ledger.client, self.ledger.name, self.name), self.name)
@@ -93,7 +95,8 @@ class Cursor(Handle):
         wait: float | None = None,
         ack: str = "explicit",
         ack_timeout: float = ACK_TIMEOUT,
-    ) -> Batches[DeliveredBatch]:
+        max_redeliveries: int | None = None,
+    ) -> Batches[DeliveredBatch[Row]]:
         """Return a loop over the unacknowledged rows, in batches of limited size, which waits for new rows.
 
         A batch has at most `max_rows` rows and `max_bytes` bytes, as stored, and ends between entries. A larger entry
@@ -102,7 +105,8 @@ class Cursor(Handle):
 
         With `ack` = "explicit" you acknowledge each batch. With "after" the loop acknowledges a batch when you ask for
         the next one, or at its end. After `break`, an exception or `close` it acknowledges nothing more. A batch that
-        is not acknowledged within `ack_timeout` seconds is redelivered.
+        is not acknowledged within `ack_timeout` seconds is redelivered. Instead of a redelivery after
+        `max_redeliveries`, its rows become dead letters: they move to the ledger `<ledger>-<cursor>-DLQ`.
 
         The loop holds the cursor's lease. Raises Refused, with the holder, if another reader has it.
 
@@ -110,7 +114,8 @@ class Cursor(Handle):
                 for batch in batches: work(batch.table)
         """
         limits = BatchLimits(max_rows, max_bytes, wait)
-        return cursor_batches(self.ledger.client, self.ledger.name, self.name, limits, ack, ack_timeout)
+        client, ledger = self.ledger.client, self.ledger.name
+        return cursor_batches(client, ledger, self.name, limits, ack, ack_timeout, max_redeliveries, self.row_type)
 
     def read(self) -> tuple[pa.Table, Position]:
         """Return all unacknowledged rows, and the position to acknowledge after you have processed them."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol
 
 from pyspark_ledger.ledger.api.cursor import Cursor
 from pyspark_ledger.ledger.api.handle import Handle, closed_client
@@ -34,6 +34,7 @@ from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 from pyspark_ledger.ledger.protocol.actions import AskEnd
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
 from pyspark_ledger.ledger.protocol.ledgers import AskPartitions
+from pyspark_ledger.ledger.rows.row_type import Row, RowType
 from pyspark_ledger.ledger.times import Time
 
 if TYPE_CHECKING:
@@ -75,10 +76,13 @@ class ClientOwner(Protocol):
     client: Client
 
 
-class JoinedCursor(Handle):
+class JoinedCursor(Handle, Generic[Row]):
     """Durable cursor of one name in several ledgers. Retention keeps the rows that it has not acknowledged."""
 
-    def __init__(self, owner: ClientOwner, selection: Addressing, name: str) -> None:
+    def __init__(
+        self, owner: ClientOwner, selection: Addressing, name: str, row_type: RowType[Row] | None = None
+    ) -> None:
+        self._row_type = row_type
         self._owner = owner
         self._selection = selection
         self.name = name
@@ -92,7 +96,7 @@ class JoinedCursor(Handle):
         owner.client = closed_client(f"the cursor {self.name!r} of {selection_words(self._selection)}")
         self._owner = owner
 
-    def cursors(self) -> list[Cursor]:
+    def cursors(self) -> list[Cursor[Row]]:
         """Return the cursor of each ledger or partition, for calls about one of them.
 
         A ledger that was added gets its cursor at its first row. Raises NotFound if the cursor was deleted.
@@ -107,7 +111,7 @@ class JoinedCursor(Handle):
                 missing.append(log)
         for log in missing:
             self._owner.client.ask(OpenCursor(log, self.name, EARLIEST))
-        return [Cursor(Ledger(self._owner.client, log), self.name) for log in logs]
+        return [Cursor(Ledger(self._owner.client, log, self._row_type), self.name, self._row_type) for log in logs]
 
     def state(self, *, precise: bool = True) -> JoinedState:
         """Return the position of each ledger's cursor, and the backlogs.
@@ -123,7 +127,8 @@ class JoinedCursor(Handle):
         wait: float | None = None,
         ack: str = "explicit",
         ack_timeout: float = ACK_TIMEOUT,
-    ) -> Batches[DeliveredBatch]:
+        max_redeliveries: int | None = None,
+    ) -> Batches[DeliveredBatch[Row]]:
         """Return a loop over the unacknowledged rows of all ledgers, which waits for new rows.
 
         Each batch has rows of one ledger, `batch.ledger`, and the ledgers take turns. A partition that is added, and
@@ -138,7 +143,8 @@ class JoinedCursor(Handle):
                 for batch in batches: work(batch.ledger, batch.table)
         """
         limits = BatchLimits(max_rows, max_bytes, wait)
-        return joined_batches(self._owner.client, self._selection, self.name, limits, ack, ack_timeout)
+        client, selection = self._owner.client, self._selection
+        return joined_batches(client, selection, self.name, limits, ack, ack_timeout, max_redeliveries, self._row_type)
 
     def acknowledge(self, positions: Mapping[str, Position]) -> None:
         """Acknowledge everything before these positions, by names of ledgers or partitions, as `batch.ledger`.
@@ -201,7 +207,7 @@ class JoinedCursor(Handle):
         self,
         argument: str,
         given: Position | Mapping[str, Position],
-        move: Callable[[Cursor, Position], None],
+        move: Callable[[Cursor[Row], Position], None],
     ) -> None:
         cursors = {cursor.ledger.name: cursor for cursor in self.cursors()}
         for log, position in _positions(self._owner.client, self.name, argument, given, list(cursors)).items():
@@ -218,8 +224,12 @@ class JoinedCursor(Handle):
 
 
 def open_cursor(
-    owner: ClientOwner, selection: Addressing, name: str, start: Position | Mapping[str, Position]
-) -> JoinedCursor:
+    owner: ClientOwner,
+    selection: Addressing,
+    name: str,
+    start: Position | Mapping[str, Position],
+    row_type: RowType[Row] | None = None,
+) -> JoinedCursor[Row]:
     """Return a cursor. Create those of its ledgers that do not exist, at `start`; a mapping means EARLIEST for others.
 
     Raises NotFound for a missing ledger, and then creates no cursor.
@@ -229,7 +239,7 @@ def open_cursor(
     starts = _positions(client, name, "start", start, logs)
     for log in logs:
         client.ask(OpenCursor(log, name, starts.get(log, EARLIEST)))
-    return JoinedCursor(owner, selection, name)
+    return JoinedCursor(owner, selection, name, row_type)
 
 
 def select(ledgers: Iterable[str] | None, ledgers_pattern: str | None) -> Addressing:
@@ -294,5 +304,5 @@ def _positions(
     return positions
 
 
-def _short(cursor: Cursor) -> str:
+def _short(cursor: Cursor[Any]) -> str:
     return short_name(cursor.ledger.name)

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyspark_ledger.ledger.api.cursor import Cursor
 from pyspark_ledger.ledger.api.handle import Handle, closed_client
 from pyspark_ledger.ledger.api.ledger_admin import LedgerAdmin
-from pyspark_ledger.ledger.api.rows import entry_pieces, listed_rows, rows_table
+from pyspark_ledger.ledger.api.rows import listed_rows, rows_table
 from pyspark_ledger.ledger.api.scan import Scan
 from pyspark_ledger.ledger.api.views import ledger_view
 from pyspark_ledger.ledger.client.kept_producer import Columns, Entry, KeptProducer, NothingAppended
@@ -54,6 +54,7 @@ from pyspark_ledger.ledger.position import EARLIEST, Position
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from pyspark_ledger.ledger.protocol.actions import AskEnd, CreateLedger, DescribeLedger, GetSchema, RegisterSchema
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
+from pyspark_ledger.ledger.rows.batch_sizes import entry_pieces
 from pyspark_ledger.ledger.rows.row_type import Row, RowType
 from pyspark_ledger.ledger.times import Time
 
@@ -183,7 +184,7 @@ class Ledger(LedgerAdmin, Handle, Generic[Row]):
         max_rows: int | None = None,
         max_bytes: int = MAX_BYTES,
         wait: float | None = None,
-    ) -> Batches[Batch]:
+    ) -> Batches[Batch[Row]]:
         """Return an iterator over the rows from `start` on, in batches, which waits for new rows.
 
             for batch in orders.follow(start=saved):
@@ -194,16 +195,16 @@ class Ledger(LedgerAdmin, Handle, Generic[Row]):
         With LATEST, the rows begin after those that exist at this call. Raises NotFound for a missing ledger. The
         iterator raises DataLoss if the next rows were deleted by retention, or the ledger was created again.
         """
-        return follow(self.client, self.name, start, BatchLimits(max_rows, max_bytes, wait))
+        return follow(self.client, self.name, start, BatchLimits(max_rows, max_bytes, wait), self.row_type)
 
-    def cursor(self, name: str, start: Position = EARLIEST) -> Cursor:
+    def cursor(self, name: str, start: Position = EARLIEST) -> Cursor[Row]:
         """Return the durable cursor of this name. Create it at `start` if it does not exist.
 
         Raises DataLoss, and creates no cursor, if retention has deleted entries after `start`.
         """
         require_positions(start=start)
         state = self.client.ask(OpenCursor(self.name, name, start))
-        return Cursor(self, state.cursor)
+        return Cursor(self, state.cursor, self.row_type)
 
     def end(self) -> LedgerEnd:
         """Return the start and the end of the log."""

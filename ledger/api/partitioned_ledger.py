@@ -189,7 +189,7 @@ class PartitionedLedger(Ledger[Row]):
         max_rows: int | None = None,
         max_bytes: int = MAX_BYTES,
         wait: float | None = None,
-    ) -> Batches[Batch]:
+    ) -> Batches[Batch[Row]]:
         """Return an iterator over the rows of all partitions, in batches, which waits for new rows.
 
             for batch in clicks.follow(start=saved):
@@ -199,11 +199,12 @@ class PartitionedLedger(Ledger[Row]):
         does not name, and one that is added later, is read from its first row on. Each batch has rows of one
         partition, and the partitions take turns. `Ledger.follow` explains the other arguments and the errors.
         """
-        return follow_partitions(self.client, self.name, start, BatchLimits(max_rows, max_bytes, wait))
+        limits = BatchLimits(max_rows, max_bytes, wait)
+        return follow_partitions(self.client, self.name, start, limits, self.row_type)
 
     def cursor(  # type: ignore[override]  # the same calls, but with a position for each partition
         self, name: str, start: Position | Mapping[str, Position] = EARLIEST
-    ) -> JoinedCursor:
+    ) -> JoinedCursor[Row]:
         """Return the durable cursor of this name in all partitions. Create those that do not exist, at `start`.
 
         `start` is EARLIEST, LATEST, or a mapping of a partition's name to its position. A partition that the mapping
@@ -211,7 +212,7 @@ class PartitionedLedger(Ledger[Row]):
 
             for batch in store.ledger("rides").cursor("worker").batches(ack="after"): work(batch.table)
         """
-        return open_cursor(self, Addressing((self.name,)), name, start)
+        return open_cursor(self, Addressing((self.name,)), name, start, self.row_type)
 
     def end(self) -> LedgerEnd:
         """Raise Refused, because each partition has its own end."""

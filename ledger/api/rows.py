@@ -10,7 +10,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -19,8 +19,6 @@ import pyarrow as pa
 from pyspark_ledger.ledger.api.kept_values import require_kept
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.message.columns import is_typed
-
-_ENTRY_BYTES = 4 * 1024 * 1024
 
 
 def rows_table(rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, object]], schema: pa.Schema | None) -> pa.Table:
@@ -85,10 +83,3 @@ def _type_of_values(values: Iterable[Any], kind: pa.DataType) -> pa.DataType:
         parts = enumerate((kind.key_type, kind.item_type))
         return pa.map_(*(_type_of_values([pair[at] for pair in pairs], part) for at, part in parts))
     return pa.list_(kind.value_field.with_type(_type_of_values(chain.from_iterable(found), kind.value_type)))
-
-
-def entry_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield slices of a batch, each with about the bytes of one entry."""
-    rows = max(1, batch.num_rows * _ENTRY_BYTES // max(batch.nbytes, 1))
-    for at in range(0, batch.num_rows, rows):
-        yield batch.slice(at, rows)

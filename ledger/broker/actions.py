@@ -22,7 +22,7 @@ from pyspark_ledger.ledger.broker.context import BrokerContext
 from pyspark_ledger.ledger.broker.reads.offloaded_reads import ReaderId
 from pyspark_ledger.ledger.broker.reads.stored_reads import StoredReads
 from pyspark_ledger.ledger.clock import system_clock_ms
-from pyspark_ledger.ledger.errors import DataLoss, NotFound, Refused
+from pyspark_ledger.ledger.errors import DataLoss, LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.log.managed_ledger import ManagedLedger
 from pyspark_ledger.ledger.message.schema.registration import readable_versions
 from pyspark_ledger.ledger.names import canonical_name
@@ -299,6 +299,11 @@ class Actions:
         if decided.back_rows or decided.dead:
             redelivered = self._store.deliveries.redelivered(request, decided)
             self._source.again(canonical_name(request.ledger), request.cursor, redelivered)
+        if decided.ahead is None:
+            return decided
+        ahead = reads.OpenRead(request.ledger, decided.ahead.start, decided.ahead.end, token=request.token)
+        with suppress(LedgerError):  # the read of the next batch raises the error
+            return msgspec.structs.replace(decided, opened=self._open_read(ahead))
         return decided
 
     def _ack_delivery(self, request: cursors.AckDelivery) -> reads.PositionReply:

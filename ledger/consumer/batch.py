@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic
 
 import pyarrow as pa
 
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.position import Position
+from pyspark_ledger.ledger.rows.row_type import Row
 
 MAX_BYTES = 32 * 1024 * 1024
 _INT64_MAX = 2**63 - 1
 _SECONDS_MAX = 1000 * 366 * 86_400
 
 
+def dictionaries(table: pa.Table) -> Iterator[Any]:
+    """Yield the rows of a table as dictionaries."""
+    for part in table.to_batches():
+        yield from part.to_pylist()
+
+
 @dataclass(frozen=True, eq=False)
-class Batch:
+class Batch(Generic[Row]):
     """Rows of one ledger that follow each other, at least one.
 
     `ledger` is the short name of the ledger or partition. `table` has the rows, with the columns that the ledger had
     when they were read. `position` is after the rows: store it after your work, and pass it to `follow(start=…)`.
+    `rows()` yields the rows as objects of the ledger's class, as `Ledger.rows` does.
 
         for batch in orders.follow(start=saved):
             work(batch.table); save(batch.position)
@@ -32,6 +40,7 @@ class Batch:
     start: Position
     position: Position
     table: pa.Table
+    _objects: Callable[[pa.Table], Iterator[Row]] = field(default=dictionaries, kw_only=True)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.ledger}: {self.num_rows} rows of [{self.start}, {self.position})>"
@@ -41,10 +50,13 @@ class Batch:
         """The number of rows, at least 1."""
         return int(self.table.num_rows)
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows as dictionaries, in the order of the log."""
-        for part in self.table.to_batches():
-            yield from part.to_pylist()
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows in the order of the log, as objects of the ledger's type; as dictionaries without a type.
+
+        Messages are decoded by the ledger's payload schemas, and for that read from the log again. Raises Refused for a
+        row that does not fit the type. The error names the field.
+        """
+        return self._objects(self.table)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.consumer.batch import Batch
@@ -25,7 +25,7 @@ from pyspark_ledger.ledger.errors import Refused
 
 _WAIT_MS_MAX = 5_000  # of one wait. Python runs a signal's handler after the wait if the signal came just before it
 
-B = TypeVar("B", bound=Batch)
+B = TypeVar("B", bound=Batch[Any])
 
 
 class BatchSource(Protocol[B]):

@@ -12,6 +12,10 @@ Rules
   interrupt comes between the reply and its use, the broker decides the record again.
 - While the worker works, one thread reads the rows that the next record will probably have. They are delivered only
   when the worker asks for them. So rows that it does not receive are not counted as delivered.
+- With `acknowledge_after`, a batch costs one call and one sync. The acknowledgement, the next record and the open read
+  of the rows after it are one request, and the first two are one transaction.
+- A row that was redelivered `max_redeliveries` times is not delivered again. Before the next batch is handed out, the
+  row is a dead letter in another ledger, and then acknowledged (`ledger.consumer.dead_letters`).
 - If a reset moves the cursor, the next record starts at its new position. Batches from before the reset then
   acknowledge nothing.
 - After the worker lost its lease, `take`, `acknowledge` and `nack` raise LeaseLost. After the end of the loop,
@@ -29,9 +33,8 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple
 
 import pyarrow as pa
 
@@ -39,16 +42,19 @@ from pyspark_ledger.ledger.client.end_watch import WaitingReader
 from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.consumer.batch import Batch, BatchLimits, milliseconds
 from pyspark_ledger.ledger.consumer.batches import Batches
+from pyspark_ledger.ledger.consumer.dead_letters import send_to_dead_letter
 from pyspark_ledger.ledger.consumer.lease import CursorLease, renewals_of
-from pyspark_ledger.ledger.consumer.opened_rows import OpenedRows
+from pyspark_ledger.ledger.consumer.opened_rows import OpenedRows, objects_of
 from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.ledger_selection import require_dead_letter_ledgers
 from pyspark_ledger.ledger.names import canonical_name, short_name
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.positions.row_selection import RowSelection
 from pyspark_ledger.ledger.protocol.actions import AskEnd
 from pyspark_ledger.ledger.protocol.cursors import UNLIMITED, AckDelivery, AskDelivery, DeliveredRange, NextDelivery
 from pyspark_ledger.ledger.protocol.ends import KnownEnd, MovedEnd, WaitEnds
-from pyspark_ledger.ledger.protocol.reads import OpenRead
+from pyspark_ledger.ledger.protocol.reads import OpenedRead, OpenRead
+from pyspark_ledger.ledger.rows.row_type import Row, RowType
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
@@ -62,7 +68,7 @@ _POLLED = 100
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class DeliveredBatch(Batch):
+class DeliveredBatch(Batch[Row]):
     """Rows that were delivered to this worker. `redeliveries` counts their earlier deliveries.
 
     for batch in cursor.batches():
@@ -71,7 +77,7 @@ class DeliveredBatch(Batch):
 
     redeliveries: int
     share: DeliveredRange
-    deliveries: CursorDeliveries
+    deliveries: CursorDeliveries[Row]
 
     def acknowledge(self) -> None:
         """Acknowledge the rows. Durable when the call returns. A repeated call has no effect.
@@ -98,13 +104,13 @@ class _Opened(NamedTuple):
 class _Record(NamedTuple):
     """Newest delivery record: its number, its ranges that were not handed out, and the end of the known log.
 
-    `ahead` is the range that the next record will probably have.
+    `ahead` is the open read of the range that the next record will probably have.
     """
 
     number: int
     shares: list[DeliveredRange]
     end: Position
-    ahead: PositionRange | None = None
+    ahead: OpenedRead | None = None
 
 
 class _Ahead(NamedTuple):
@@ -122,7 +128,7 @@ class JoinedLoop(NamedTuple):
     ahead_thread: ThreadPoolExecutor
 
 
-class CursorDeliveries:
+class CursorDeliveries(Generic[Row]):
     """Source of the batches of one cursor, which holds the cursor's lease from its creation until `close`."""
 
     def __init__(
@@ -132,6 +138,8 @@ class CursorDeliveries:
         cursor: str,
         limits: BatchLimits,
         ack_timeout: float,
+        max_redeliveries: int | None,
+        row_type: RowType[Row] | None,
         loop: JoinedLoop | None = None,
     ) -> None:
         """Acquire the lease. Raises Refused, with its holder, if another reader has it.
@@ -140,9 +148,11 @@ class CursorDeliveries:
         """
         self._client = client
         self._limits = limits
+        self._row_type = row_type
         self._timeout_ms = milliseconds("ack_timeout", ack_timeout)
         if not self._timeout_ms:
             raise Refused("ack_timeout is 0 seconds, expected more", hint="It is the time that your work may take")
+        self._max_redeliveries = _redeliveries(max_redeliveries, ledger, cursor)
         self._lease = CursorLease(ledger, cursor)
         self._renewals = renewals_of(client)
         self._renewals.acquire(self._lease)
@@ -154,7 +164,7 @@ class CursorDeliveries:
             raise
         self._since_ms = newest.now_ms
         self._record = _Record(newest.record, [], newest.position)
-        self._batch: DeliveredBatch | None = None
+        self._batch: DeliveredBatch[Row] | None = None
         self._done: list[DeliveredRange] = []
         # One thread for all ranges: Arrow's allocator gives a thread its own memory again, and not that of others.
         self._ahead_thread = ThreadPoolExecutor(1, "ledger-read-ahead") if loop is None else loop.ahead_thread
@@ -166,7 +176,7 @@ class CursorDeliveries:
         self._asked_ms = monotonic_ms()
         self._terminated = False
 
-    def take(self) -> DeliveredBatch | None:
+    def take(self) -> DeliveredBatch[Row] | None:
         """Return the next batch, or None if there is none now. Until `passed`, a repeated call returns it again."""
         if self._batch is None and not self._record.shares:
             self._decide()
@@ -175,13 +185,11 @@ class CursorDeliveries:
         if self._batch is None and self._record.shares:
             share = self._record.shares[0]
             batch = self._batch_of(share)
-            if self._loop is None:
-                self._read_ahead(self._record.ahead)
             self._opened[share] = _Opened(monotonic_ms() + self._timeout_ms)
             self._batch = batch
         return self._batch
 
-    def passed(self, batch: DeliveredBatch) -> None:
+    def passed(self, batch: DeliveredBatch[Row]) -> None:
         """Go on after a batch that was handed out. A repeated call has no further effect."""
         if self._record.shares[:1] == [batch.share]:
             self._record = self._record._replace(shares=self._record.shares[1:])
@@ -259,12 +267,12 @@ class CursorDeliveries:
         """Let another thread release the lease. Takes no lock, because the garbage collector may call it."""
         self._renewals.drop(self._lease)
 
-    def acknowledge(self, batch: DeliveredBatch) -> None:
+    def acknowledge(self, batch: DeliveredBatch[Row]) -> None:
         """Acknowledge the rows of a batch."""
         self._settle([batch.share])
         self._opened.pop(batch.share, None)
 
-    def acknowledge_after(self, batch: DeliveredBatch) -> None:
+    def acknowledge_after(self, batch: DeliveredBatch[Row]) -> None:
         """Acknowledge the rows of a batch with the next request, unless the worker has settled the batch itself."""
         opened = self._opened.get(batch.share)
         if opened is not None and not opened.nacked:
@@ -277,7 +285,7 @@ class CursorDeliveries:
             self._settle(self._done)
             self._done = []
 
-    def nack(self, batch: DeliveredBatch, delay: float) -> None:
+    def nack(self, batch: DeliveredBatch[Row], delay: float) -> None:
         """Let the next request name the rows of a batch for redelivery, when `delay` seconds have passed."""
         due_ms = monotonic_ms() + milliseconds("delay", delay)
         self._settle([])  # raises LeaseLost
@@ -299,39 +307,70 @@ class CursorDeliveries:
             LATEST,
             explicit=True,
             ack_timeout_ms=self._timeout_ms,
+            max_redeliveries=self._max_redeliveries,
             back_rows=UNLIMITED if self._limits.max_rows is None else self._limits.max_rows,
             back_bytes=self._limits.max_bytes,
             holder=self._lease.holder,
             due_before_ms=self._since_ms,
             nacked=[share for share, at in opened.items() if at.nacked and at.due_ms <= now],
             done=self._done,
+            token=self._client.same_host_token(),
         )
         decided = self._client.ask(request)
-        self._done, self._asked_ms = [], now
-        self._has_news = bool(decided.shares)
+        self._done = []
+        if decided.dead:  # before the record is kept: after an error, the broker decides again, with these dead letters
+            send_to_dead_letter(self._client, self._lease.ledger, self._lease.cursor, decided.dead)
+        self._asked_ms = now
+        self._has_news = bool(decided.shares or decided.dead)
         # One assignment: an interrupt before it lets the broker decide again, and after it loses nothing.
         number = decided.record or self._record.number
-        self._record = _Record(number, decided.shares, decided.position, decided.ahead)
+        self._record = _Record(number, decided.shares, decided.position, decided.opened)
         for share, at in opened.items():
             if at.due_ms <= now:  # the broker has redelivered the rows, or does so in one of the next records
                 self._opened.pop(share, None)
 
-    def _batch_of(self, share: DeliveredRange) -> DeliveredBatch:
-        rows = None
-        if self._ahead is not None and self._ahead.range == share.range and not share.skip:
-            with suppress(Exception):  # the next line reads the range again, and raises the error
-                rows = self._ahead.table.result()
-        if rows is None:
-            rows = _rows(self._client, self._lease.ledger, share.range, share.skip)
-        name = short_name(self._lease.ledger)
-        return DeliveredBatch(name, share.range.start, share.range.end, rows, share.count, share, self)
+    def _batch_of(self, share: DeliveredRange) -> DeliveredBatch[Row]:
+        reads = self._reads_of(share)
+        if self._loop is None:  # before the wait for `reads`, so that the thread goes on without a gap
+            self._read_ahead(self._record.ahead)
+        try:
+            parts = [read.result() for read in reads]
+        except Exception:  # noqa: BLE001 — the next read raises the error if it persists
+            parts = []
+        if not parts or parts[0].schema != parts[-1].schema:  # a column was added between the reads
+            parts = [self._read(share.range, share.skip).result()]
+        request = OpenRead(self._lease.ledger, share.range.start, share.range.end)
+        return DeliveredBatch(
+            short_name(self._lease.ledger),
+            share.range.start,
+            share.range.end,
+            pa.concat_tables(parts),
+            share.count,
+            share,
+            self,
+            _objects=objects_of(self._client, request, self._row_type, share.skip),
+        )
 
-    def _read_ahead(self, range_: PositionRange | None) -> None:
-        if self._ahead is not None and self._ahead.range != range_:
-            self._ahead.table.cancel()
+    def _reads_of(self, share: DeliveredRange) -> list[Future[pa.Table]]:
+        """Return the reads of a share. Rows that were read ahead are not read again."""
+        ahead = self._ahead
+        if ahead is None:
+            return [self._read(share.range, share.skip)]
+        rest = PositionRange(ahead.range.end, share.range.end)
+        if ahead.range.start != share.range.start or rest.start > rest.end or share.skip:
+            ahead.table.cancel()
+            return [self._read(share.range, share.skip)]
+        return [ahead.table, *([self._read(rest)] if rest else [])]
+
+    def _read_ahead(self, opened: OpenedRead | None) -> None:
+        if opened is None:
             self._ahead = None
-        if self._ahead is None and range_ is not None:
-            self._ahead = _Ahead(range_, self._ahead_thread.submit(_rows, self._client, self._lease.ledger, range_))
+        elif self._ahead is None or self._ahead.range != opened.range:
+            self._ahead = _Ahead(opened.range, self._read(opened.range, opened=opened))
+
+    def _read(self, range_: PositionRange, skip: bytes = b"", opened: OpenedRead | None = None) -> Future[pa.Table]:
+        client, request = self._client, OpenRead(self._lease.ledger, range_.start, range_.end)
+        return self._ahead_thread.submit(lambda: OpenedRows(client, request, RowSelection(skip), found=opened).table())
 
     def _wait_past_end(self, milliseconds: int) -> None:
         """Wait until the log goes on after its known end, or until `wake`. 0: look once."""
@@ -344,8 +383,17 @@ class CursorDeliveries:
             self.learn(state)
 
 
-def _rows(client: Client, ledger: str, range_: PositionRange, skip: bytes = b"") -> pa.Table:
-    return OpenedRows(client, OpenRead(ledger, range_.start, range_.end), RowSelection(skip)).table()
+def _redeliveries(most: object, ledger: str, cursor: str) -> int:
+    """Return the limit for the broker. Raises Refused for a wrong number or name of the dead-letter ledger."""
+    if most is None:
+        return -1
+    if isinstance(most, bool) or not isinstance(most, int) or most < 0:
+        raise Refused(
+            f"max_redeliveries is {most!r}, expected None, for no limit, or a whole number of at least 0",
+            hint="After so many redeliveries, a row becomes a dead letter",
+        )
+    require_dead_letter_ledgers([ledger], cursor)
+    return min(most, 2**31)
 
 
 def cursor_batches(
@@ -355,10 +403,12 @@ def cursor_batches(
     limits: BatchLimits,
     ack: str,
     ack_timeout: float,
-) -> Batches[DeliveredBatch]:
+    max_redeliveries: int | None,
+    row_type: RowType[Row] | None,
+) -> Batches[DeliveredBatch[Row]]:
     """Acquire the lease of a cursor, and return its loop. `Cursor.batches` explains the arguments and errors."""
     require_ack(ack)
-    deliveries = CursorDeliveries(client, ledger, cursor, limits, ack_timeout)
+    deliveries = CursorDeliveries(client, ledger, cursor, limits, ack_timeout, max_redeliveries, row_type)
     after = deliveries.acknowledge_after if ack == "after" else None
     batches = Batches(deliveries, f"cursor {cursor!r} of {short_name(ledger)}", limits.wait_ms, after)
     weakref.finalize(batches, deliveries.leave)  # a loop that is not closed must not keep its lease

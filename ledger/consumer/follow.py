@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 from pyspark_ledger.ledger.consumer.batch import Batch, BatchLimits
 from pyspark_ledger.ledger.consumer.batches import Batches
-from pyspark_ledger.ledger.consumer.opened_rows import OpenedRows, require_positions
+from pyspark_ledger.ledger.consumer.opened_rows import OpenedRows, objects_of, require_positions
 from pyspark_ledger.ledger.consumer.turns import LogTurns, existing_partitions, named_positions
 from pyspark_ledger.ledger.errors import Unsupported
 from pyspark_ledger.ledger.names import canonical_name, short_name
@@ -29,6 +29,7 @@ from pyspark_ledger.ledger.protocol.actions import AskEnd
 from pyspark_ledger.ledger.protocol.ends import KnownEnd, MovedEnd
 from pyspark_ledger.ledger.protocol.ledgers import AskPartitions
 from pyspark_ledger.ledger.protocol.reads import OpenRead, ReadLimits
+from pyspark_ledger.ledger.rows.row_type import Row, RowType
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
@@ -55,10 +56,11 @@ class _Log:
         return self.terminated and not self.has_more
 
 
-class FollowedLogs:
+class FollowedLogs(Generic[Row]):
     """Source of the batches of a ledger without partitions, or of all partitions."""
 
-    def __init__(self, client: Client, name: str, limits: BatchLimits) -> None:
+    def __init__(self, client: Client, name: str, limits: BatchLimits, row_type: RowType[Row] | None) -> None:
+        self._row_type = row_type
         self._client = client
         self._name = canonical_name(name)
         self._limits = ReadLimits(min(limits.max_rows or _LIMIT_MAX, _LIMIT_MAX), min(limits.max_bytes, _LIMIT_MAX))
@@ -75,13 +77,13 @@ class FollowedLogs:
         starts = named_positions("start", start, names, repr(short_name(self._name)))
         self._logs.join(self._name, partitions, lambda name: self._begun(name, starts.get(name, EARLIEST)))
 
-    def take(self) -> Batch | None:
+    def take(self) -> Batch[Row] | None:
         for log in self._logs:
             if (batch := self._take(log)) is not None:
                 return batch
         return None
 
-    def passed(self, batch: Batch) -> None:
+    def passed(self, batch: Batch[Row]) -> None:
         name = canonical_name(batch.ledger)
         log = self._logs[name]
         log.at = max(log.at, batch.position)
@@ -102,7 +104,7 @@ class FollowedLogs:
     def close(self) -> None:
         """Do nothing: the source holds nothing while it does not wait."""
 
-    def _take(self, log: _Log) -> Batch | None:
+    def _take(self, log: _Log) -> Batch[Row] | None:
         while log.has_more:
             request = OpenRead(log.name, log.at, limits=self._limits, incarnation=log.incarnation)
             opened = OpenedRows(self._client, request)
@@ -114,7 +116,9 @@ class FollowedLogs:
             log.known, log.terminated = opened.log_end, opened.terminated
             table = opened.table() if opened.num_rows else None
             if table is not None and table.num_rows:
-                return Batch(short_name(log.name), log.at, opened.end, table)
+                read = OpenRead(log.name, log.at, opened.end, incarnation=log.incarnation)
+                objects = objects_of(self._client, read, self._row_type)
+                return Batch(short_name(log.name), log.at, opened.end, table, _objects=objects)
             log.at = max(log.at, opened.end)
         return None
 
@@ -134,18 +138,24 @@ class FollowedLogs:
         return _Log(name, now.incarnation, now.end if start == LATEST else start)
 
 
-def follow(client: Client, name: str, start: Position, limits: BatchLimits) -> Batches[Batch]:
+def follow(
+    client: Client, name: str, start: Position, limits: BatchLimits, row_type: RowType[Row] | None
+) -> Batches[Batch[Row]]:
     """Return the batches of a ledger without partitions, from `start` on."""
     require_positions(start=start)
-    source = FollowedLogs(client, name, limits)
+    source = FollowedLogs(client, name, limits, row_type)
     source.begin(start)
     return Batches(source, short_name(canonical_name(name)), limits.wait_ms)
 
 
 def follow_partitions(
-    client: Client, name: str, start: Position | Mapping[str, Position], limits: BatchLimits
-) -> Batches[Batch]:
+    client: Client,
+    name: str,
+    start: Position | Mapping[str, Position],
+    limits: BatchLimits,
+    row_type: RowType[Row] | None,
+) -> Batches[Batch[Row]]:
     """Return the batches of all partitions, each from its own start on."""
-    source = FollowedLogs(client, name, limits)
+    source = FollowedLogs(client, name, limits, row_type)
     source.begin_partitions(start)
     return Batches(source, short_name(canonical_name(name)), limits.wait_ms)

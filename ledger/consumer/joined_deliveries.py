@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.consumer.batch import BatchLimits
@@ -37,6 +37,7 @@ from pyspark_ledger.ledger.protocol.actions import ListLedgers
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
 from pyspark_ledger.ledger.protocol.ends import MovedEnd
 from pyspark_ledger.ledger.protocol.ledgers import AskPartitions
+from pyspark_ledger.ledger.rows.row_type import Row, RowType
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
@@ -45,11 +46,18 @@ _LOOK_MS = 2_000
 """Time between two looks for ledgers that match a pattern. The broker tells of no new ledger."""
 
 
-class JoinedDeliveries:
+class JoinedDeliveries(Generic[Row]):
     """Source of the batches of a cursor in all selected ledgers. It holds their leases until `close`."""
 
     def __init__(
-        self, client: Client, selection: Addressing, cursor: str, limits: BatchLimits, ack_timeout: float
+        self,
+        client: Client,
+        selection: Addressing,
+        cursor: str,
+        limits: BatchLimits,
+        ack_timeout: float,
+        max_redeliveries: int | None,
+        row_type: RowType[Row] | None,
     ) -> None:
         """Acquire the leases. Raises Refused, with the ledger and the holder, if another reader has one of them."""
         self._client = client
@@ -57,10 +65,12 @@ class JoinedDeliveries:
         self._cursor = cursor
         self._limits = limits
         self._ack_timeout = ack_timeout
-        self._logs = LogTurns[CursorDeliveries](client)
+        self._max_redeliveries = max_redeliveries
+        self._row_type = row_type
+        self._logs = LogTurns[CursorDeliveries[Row]](client)
         self._loop = JoinedLoop(self._logs.wake, self._logs.__len__, ThreadPoolExecutor(1, "ledger-read-ahead"))
-        self._ahead: CursorDeliveries | None = None
-        self._done: set[CursorDeliveries] = set()  # those with acknowledgements of ack="after" to send
+        self._ahead: CursorDeliveries[Row] | None = None
+        self._done: set[CursorDeliveries[Row]] = set()  # those with acknowledgements of ack="after" to send
         self._look_ms = 0
         try:
             self._join_selected()
@@ -68,7 +78,7 @@ class JoinedDeliveries:
             self.close()
             raise
 
-    def take(self) -> DeliveredBatch | None:
+    def take(self) -> DeliveredBatch[Row] | None:
         """Return the next batch, or None if there is none now. Until `passed`, the batch stays with its ledger."""
         if self._selection.pattern and monotonic_ms() >= self._look_ms:
             self._join_selected()
@@ -82,7 +92,7 @@ class JoinedDeliveries:
         self._acknowledge_done(None)
         return None
 
-    def passed(self, batch: DeliveredBatch) -> None:
+    def passed(self, batch: DeliveredBatch[Row]) -> None:
         """Go on after a batch that was handed out. The turn of its ledger comes last."""
         batch.deliveries.passed(batch)
         self._logs.pass_turn(canonical_name(batch.ledger))
@@ -123,12 +133,12 @@ class JoinedDeliveries:
         for source in self._logs:
             source.leave()
 
-    def acknowledge_after(self, batch: DeliveredBatch) -> None:
+    def acknowledge_after(self, batch: DeliveredBatch[Row]) -> None:
         """Acknowledge a batch with the next request, unless the worker has settled the batch itself."""
         batch.deliveries.acknowledge_after(batch)
         self._done.add(batch.deliveries)
 
-    def _take(self, source: CursorDeliveries) -> DeliveredBatch | None:
+    def _take(self, source: CursorDeliveries[Row]) -> DeliveredBatch[Row] | None:
         try:
             batch = source.take()
         except LedgerError:
@@ -137,14 +147,14 @@ class JoinedDeliveries:
         self._done.discard(source)  # the request of `take` has acknowledged its batches
         return batch
 
-    def _acknowledge_done(self, but: CursorDeliveries | None) -> None:
+    def _acknowledge_done(self, but: CursorDeliveries[Row] | None) -> None:
         """Send the acknowledgements of all ledgers but one, whose next request has them."""
         for source in list(self._done):
             if source is not but:
                 self._done.discard(source)  # after an error, the source is still due, and sends them on its turn
                 source.send_done()
 
-    def _read_ahead(self, source: CursorDeliveries) -> None:
+    def _read_ahead(self, source: CursorDeliveries[Row]) -> None:
         """Read ahead for the ledger whose turn follows that of `source`, and for no other."""
         coming = next((other for other in self._logs if other is not source and other.is_due()), source)
         if self._ahead is not None and self._ahead is not coming:
@@ -175,9 +185,18 @@ class JoinedDeliveries:
                 else:
                     self._logs.add(name, self._begun(name))
 
-    def _begun(self, name: str) -> CursorDeliveries:
+    def _begun(self, name: str) -> CursorDeliveries[Row]:
         self._client.ask(OpenCursor(name, self._cursor, EARLIEST))
-        return CursorDeliveries(self._client, name, self._cursor, self._limits, self._ack_timeout, self._loop)
+        return CursorDeliveries(
+            self._client,
+            name,
+            self._cursor,
+            self._limits,
+            self._ack_timeout,
+            self._max_redeliveries,
+            self._row_type,
+            self._loop,
+        )
 
 
 def selected_ledgers(client: Client, selection: Addressing, cursor: str) -> list[str]:
@@ -196,11 +215,18 @@ def selection_words(selection: Addressing) -> str:
 
 
 def joined_batches(
-    client: Client, selection: Addressing, cursor: str, limits: BatchLimits, ack: str, ack_timeout: float
-) -> Batches[DeliveredBatch]:
+    client: Client,
+    selection: Addressing,
+    cursor: str,
+    limits: BatchLimits,
+    ack: str,
+    ack_timeout: float,
+    max_redeliveries: int | None,
+    row_type: RowType[Row] | None,
+) -> Batches[DeliveredBatch[Row]]:
     """Acquire the leases of a cursor in several ledgers, and return its loop. See `JoinedCursor.batches`."""
     require_ack(ack)
-    deliveries = JoinedDeliveries(client, selection, cursor, limits, ack_timeout)
+    deliveries = JoinedDeliveries(client, selection, cursor, limits, ack_timeout, max_redeliveries, row_type)
     after = deliveries.acknowledge_after if ack == "after" else None
     batches = Batches(deliveries, f"cursor {cursor!r} of {selection_words(selection)}", limits.wait_ms, after)
     weakref.finalize(batches, deliveries.leave)  # a loop that is not closed must not keep its leases

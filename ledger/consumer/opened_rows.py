@@ -14,7 +14,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,13 +24,14 @@ import pyarrow as pa
 
 from pyspark_ledger.ledger.client.read_client import block_entries, entries_before
 from pyspark_ledger.ledger.client.schemas import columns_of, registered_rows
+from pyspark_ledger.ledger.consumer.batch import dictionaries
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.message.arrow_payload import decode_rows
 from pyspark_ledger.ledger.message.columns import ColumnFit
 from pyspark_ledger.ledger.message.entry import ParsedEntry, is_arrow, is_marker, require_known_format
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions.row_selection import RowSelection
-from pyspark_ledger.ledger.protocol.reads import OpenRead, ReadRequest
+from pyspark_ledger.ledger.protocol.reads import OpenedRead, OpenRead, ReadRequest
 from pyspark_ledger.ledger.rows.chunked_messages import WholeMessages
 from pyspark_ledger.ledger.rows.message_groups import MESSAGES, Entry, message_rows
 from pyspark_ledger.ledger.rows.metadata_columns import METADATA, Topic, columns_of_entry
@@ -46,7 +47,7 @@ _BLOCK_BYTES = 4 * 1024 * 1024
 
 
 class OpenedRows:
-    """Rows of one read. The constructor makes one call to the broker.
+    """Rows of one read. The constructor makes one call to the broker, unless it gets the reply `found`.
 
     The call returns the ledger's columns, the range of the read, and the locations of the first blocks. `wanted` is the
     schema of the batches, for a read of some columns.
@@ -58,8 +59,9 @@ class OpenedRows:
         request: OpenRead,
         selection: RowSelection | None = None,
         wanted: pa.Schema | None = None,
+        found: OpenedRead | None = None,
     ) -> None:
-        found = client.open_read(msgspec.structs.replace(request, max_block_bytes=_BLOCK_BYTES))
+        found = found or client.open_read(msgspec.structs.replace(request, max_block_bytes=_BLOCK_BYTES))
         self.columns = columns_of(found.schema_version, found.schema, request.name)
         self.end = found.range.end
         self.incarnation = found.incarnation
@@ -152,6 +154,29 @@ class OpenedRows:
 
 def _place(where: str, first: int, row: int) -> str:
     return f"row {first + row} of {where}"
+
+
+def objects_of(
+    client: Client, request: OpenRead, row_type: RowType[Row] | None, skip: bytes = b""
+) -> Callable[[pa.Table], Iterator[Row]]:
+    """Return the function that yields the rows of the table of a read, as `OpenedRows.rows` yields them.
+
+    The payloads of messages are read again, because a table has only their bytes.
+    """
+    if row_type is None:
+        return dictionaries
+
+    def objects(table: pa.Table) -> Iterator[Row]:
+        if table.schema == MESSAGES:
+            yield from OpenedRows(client, request, RowSelection(skip)).rows(row_type)
+        else:
+            row_type.require_fits(table.schema, request.name)
+            first, where = 0, f"[{request.start}, {request.end}) of {request.name}"
+            for batch in table.to_batches():
+                yield from row_type.rows(batch, partial(_place, where, first))
+                first += batch.num_rows
+
+    return objects
 
 
 def open_rows(client: Client, name: str, start: Position, end: Position | None) -> OpenedRows:

@@ -143,6 +143,33 @@ class AcknowledgementTable:
             acks.trim_below(moved.next_position)
             return moved
 
+    def acknowledge_with_record(
+        self, cursor: CursorRecord, positions: PositionSet, snapshot: LogSnapshot
+    ) -> CurrentCursor:
+        """Acknowledge positions for a reader whose delivery record is stored next. Return the changed cursor.
+
+        Only positions after the new `next_position` are durable when the call returns. The caller makes `next_position`
+        durable, in the transaction of the record or by `move`, and then calls `trim_below`.
+        """
+        if not positions and not self.has_acknowledgements(cursor):
+            return CurrentCursor(cursor, PositionSet(), -1)
+        with self._locked(cursor, snapshot) as acks:
+            found = self._current(cursor, acks)
+            positions.trim_below(found.next_position)
+            self._require_room(acks, positions, found)
+            acks.add(positions)
+            next_position = self._advanced(acks, found.next_position, snapshot)
+            if acks.is_dirty_from(next_position):
+                next_position = self._flush(found, acks, next_position).next_position
+                acks.trim_below(next_position)
+            rest = acks.positions.copy()
+            rest.trim_below(next_position)
+            return CurrentCursor(found.at(next_position), rest, acks.ledger_id)
+
+    def move(self, cursor: CursorRecord) -> None:
+        """Make the position of a cursor durable. A move back changes nothing."""
+        self._at(cursor, cursor.next_position)
+
     def set_replay_floor(self, cursor: CursorRecord, floor: Position | None) -> None:
         """Set the replay floor, the end of the last batch that Spark is known to have committed. None: there is none.
 

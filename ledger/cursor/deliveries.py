@@ -15,8 +15,9 @@ Invariants
 - With the read option `ackMode` = `explicit`, the user acknowledges rows. An outstanding row is redelivered, with the
   number of its deliveries, or becomes a dead letter: it is moved to another ledger. After a reset of the cursor no row
   is outstanding.
-- A record contains no acknowledged rows. The acknowledgements are made durable before the record is stored. Reason:
-  a crash could otherwise lose the acknowledgement of a row. The row is in no record, so it would never be redelivered.
+- A record contains no acknowledged rows. The acknowledgements are durable before the record, or in its transaction.
+  Reason: a crash could otherwise lose the acknowledgement of a row. The row is in no record, so it would never be
+  redelivered.
 - If the host's clock is set back, redelivery is not delayed. The newest delivery time in the records then counts as
   the present time.
 - Negative acknowledgements are kept in memory. If the broker dies, their rows are redelivered after the timeout.
@@ -98,11 +99,16 @@ class DeliveryTable:
         snapshot = self._snapshot_of(request.ledger)
         with self._lock:
             cursor = self._cursor(snapshot.name, request.cursor)
+            newest = self._records.newest(snapshot.name, cursor.name)
             if request.holder:
                 require_lease(cursor, request.holder)
-                cursor = self._acknowledge_delivered(cursor, request.done, snapshot)
-            previous = self._records.get(snapshot.name, cursor.name, request.after) if request.after else None
-            cursor, acknowledged, _ = self._acknowledgements.state(cursor, snapshot, durable=True)
+                done = _delivered_rows(request.done, newest, cursor, snapshot)
+                cursor, acknowledged, _ = self._acknowledgements.acknowledge_with_record(cursor, done, snapshot)
+            else:
+                cursor, acknowledged, _ = self._acknowledgements.state(cursor, snapshot, durable=True)
+            previous = newest
+            if newest is None or newest.record != request.after:
+                previous = self._records.get(snapshot.name, cursor.name, request.after) if request.after else None
             if previous is not None:
                 start = previous.position
             else:  # the first read, or a reset of the cursor has deleted the record
@@ -114,7 +120,12 @@ class DeliveryTable:
                 self._explicit_cursors.discard((cursor.ledger, cursor.name))
                 return self._plain(request, cursor, new, acknowledged, snapshot)
             self._explicit_cursors.add((cursor.ledger, cursor.name))
-            return self._explicit(request, cursor, new, previous, acknowledged, snapshot)
+            decided = self._explicit(request, cursor, new, previous, acknowledged, snapshot)
+            if request.holder:
+                if not decided.record:
+                    self._acknowledgements.move(cursor)
+                self._acknowledgements.trim_below(cursor, cursor.next_position, snapshot)
+            return decided
 
     def counts(self, ledger: str, cursor: str) -> tuple[int, int]:
         """Return the number of redelivered rows and the number of dead letters of a cursor since the broker's start."""
@@ -188,22 +199,9 @@ class DeliveryTable:
         with self._lock:
             cursor = self._cursor(snapshot.name, request.cursor)
             require_lease(cursor, request.holder)
-            return self._acknowledge_delivered(cursor, request.shares, snapshot).next_position
-
-    def _acknowledge_delivered(
-        self, cursor: CursorRecord, shares: list[DeliveredRange], snapshot: LogSnapshot
-    ) -> CursorRecord:
-        if not shares:
-            return cursor
-        outstanding = _outstanding(self._records.newest(snapshot.name, cursor.name))
-        rows = PositionSet()
-        for share in shares:
-            rows.update(shared_rows(share, outstanding, cursor.next_position, snapshot))
-        return self._acknowledge(cursor, rows, snapshot)
-
-    def _acknowledge(self, cursor: CursorRecord, rows: PositionSet, snapshot: LogSnapshot) -> CursorRecord:
-        drop_rowless(rows, snapshot)
-        return self._acknowledgements.acknowledge_positions(cursor, rows, snapshot)
+            newest = self._records.newest(snapshot.name, cursor.name)
+            rows = _delivered_rows(request.shares, newest, cursor, snapshot)
+            return self._acknowledgements.acknowledge_positions(cursor, rows, snapshot).next_position
 
     def require_explicit(self, ledger: str, name: str) -> None:
         """Raise Refused if no batch of the cursor was delivered with `explicit`."""
@@ -239,7 +237,8 @@ class DeliveryTable:
             dead_rows = PositionSet()
             for share in dead.shares:
                 dead_rows.update(complement(skipped_rows(share), share.range, snapshot))
-            self._acknowledge(cursor, dead_rows, snapshot)
+            drop_rowless(dead_rows, snapshot)
+            self._acknowledgements.acknowledge_positions(cursor, dead_rows, snapshot)
             self._acknowledgements.state(cursor, snapshot, durable=True)
             self._records.forget(snapshot.name, cursor.name, dead_only=True)
             rows = sum(measure_left(snapshot, share.range, skipped_rows(share))[1] for share in dead.shares)
@@ -309,10 +308,7 @@ class DeliveryTable:
         self._count(key, redelivered=back_rows)
         if not request.holder:
             return msgspec.structs.replace(decided, back_rows=back_rows, back_bytes=back_bytes)
-        is_full = (
-            ahead is not None and ahead.end < new.end
-        )  # else the next batch also has rows that are appended until then
-        return msgspec.structs.replace(decided, back_rows=back_rows, shares=due, ahead=ahead if is_full else None)
+        return msgspec.structs.replace(decided, back_rows=back_rows, shares=due, ahead=ahead or None)
 
     def _decision(
         self,
@@ -351,11 +347,14 @@ class DeliveryTable:
         floor: Position | None,
         dead: int = 0,
     ) -> DecidedDelivery:
-        self._acknowledgements.set_replay_floor(cursor, floor)
+        def changed(found: CursorRecord) -> CursorRecord:
+            moved = found.at(max(found.next_position, cursor.next_position))
+            return msgspec.structs.replace(moved, replay_floor=floor)
+
         newest = self._records.newest(cursor.ledger, cursor.name)
         number = max(request.after, 0 if newest is None else newest.record) + 1
         record = DeliveryRecord(number, position, shares, waiting)
-        self._records.put(cursor.ledger, cursor.name, record, request.after)
+        self._records.put(cursor.ledger, cursor.name, record, request.after, changed)
         return DecidedDelivery(number, position, dead)
 
     def _dead_letter_record(self, cursor: CursorRecord, shares: list[DeliveredRange]) -> int:
@@ -385,6 +384,17 @@ class DeliveryTable:
 
 def _outstanding(record: DeliveryRecord | None) -> list[DeliveredRange]:
     return [] if record is None else [*record.waiting, *record.shares]
+
+
+def _delivered_rows(
+    shares: list[DeliveredRange], newest: DeliveryRecord | None, cursor: CursorRecord, snapshot: LogSnapshot
+) -> PositionSet:
+    """Return those rows of a loop's batch that are outstanding since its delivery."""
+    rows = PositionSet()
+    for share in shares:
+        rows.update(shared_rows(share, _outstanding(newest), cursor.next_position, snapshot))
+    drop_rowless(rows, snapshot)
+    return rows
 
 
 def _newest_ms(record: DeliveryRecord | None) -> int:

@@ -16,6 +16,7 @@ Invariants
 
 from __future__ import annotations
 
+import hashlib
 from typing import Protocol
 
 import msgspec
@@ -43,6 +44,11 @@ class RunId(msgspec.Struct, frozen=True):
 
     most: int
     least: int
+
+
+def query_run(query: str, batch: int) -> RunId:
+    """Return the id of the run for a batch of a query: a hash of the query, and the number of the batch."""
+    return RunId(int.from_bytes(hashlib.blake2b(query.encode(), digest_size=8).digest(), "big"), batch)
 
 
 class RunOrigin(msgspec.Struct, frozen=True):

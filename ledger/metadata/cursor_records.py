@@ -39,7 +39,7 @@ import msgspec
 
 from pyspark_ledger.ledger.database.database import Records
 from pyspark_ledger.ledger.database.record_tables import RecordTable
-from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.metadata.partition_records import require_ledger
 from pyspark_ledger.ledger.metadata.unwanted_files import put_listed, put_unlisted
 from pyspark_ledger.ledger.position import Position
@@ -222,60 +222,26 @@ class CursorRecords(Records):
         return [row[0] for row in rows]
 
     def get(self, ledger: str, name: str) -> StoredCursor | None:
-        row = self._file.read(
-            lambda c: c.execute(
-                "SELECT version, info, floor_ledger, floor_entry, holder, lease_until_ms FROM cursor "
-                "WHERE ledger = ? AND name = ?",
-                (ledger, name),
-            ).fetchone()
-        )
-        if row is None:
-            return None
-        return StoredCursor(_cursor(ledger, name, *row[1:]), row[0])
+        return self._file.read(lambda c: _stored(c, ledger, name))
 
     def put(self, cursor: CursorRecord, expected: int | None) -> StoredCursor | None:
         """Write a cursor over the version `expected`, or create it if `expected` is None.
 
         Returns None if the row has another version, because another thread has changed it.
         """
-        floor = cursor.replay_floor
-        values = (
-            cursor_info(cursor).SerializeToString(),
-            None if floor is None else floor.ledger_id,
-            None if floor is None else floor.entry_id,
-            cursor.lease.holder,
-            cursor.lease.until_ms,
-            cursor.name.casefold(),
-            cursor.needed.ledger_id,
-            cursor.needed.entry_id,
-            cursor.ledger,
-            cursor.name,
-        )
-
-        own = {cursor.kept_info().cursorsLedgerId} - {-1}
 
         def put(c: sqlite3.Connection) -> int:
-            if expected is None:
-                require_ledger(c, cursor.ledger)
-                _require_own_case(c, cursor)
-                put_listed(c, own)
-                return c.execute(
-                    "INSERT OR IGNORE INTO cursor_row (info, floor_ledger, floor_entry, holder, lease_until_ms, "
-                    "folded, needed_ledger, needed_entry, ledger, name, version) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
-                    values,
-                ).rowcount
-            before = _own_ledgers(c, "ledger = ? AND name = ?", (cursor.ledger, cursor.name))
-            done = c.execute(
-                "UPDATE cursor_row SET info = ?, floor_ledger = ?, floor_entry = ?, holder = ?, lease_until_ms = ?, "
-                "folded = ?, needed_ledger = ?, needed_entry = ?, version = version + 1 "
-                "WHERE ledger = ? AND name = ? AND version = ?",
-                (*values, expected),
+            if expected is not None:
+                return _update(c, cursor, expected)
+            require_ledger(c, cursor.ledger)
+            _require_own_case(c, cursor)
+            put_listed(c, _own_ledger(cursor))
+            return c.execute(
+                "INSERT OR IGNORE INTO cursor_row (info, floor_ledger, floor_entry, holder, lease_until_ms, "
+                "folded, needed_ledger, needed_entry, ledger, name, version) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
+                _values(cursor),
             ).rowcount
-            if done == 1:
-                put_unlisted(c, before - own)
-                put_listed(c, own - before)
-            return done
 
         done = self._file.change(put)
         return StoredCursor(cursor, 0 if expected is None else expected + 1) if done == 1 else None
@@ -298,6 +264,18 @@ class CursorRecords(Records):
         return self._file.read(lambda c: _own_ledgers(c, "TRUE", ()))
 
 
+def change_cursor(
+    c: sqlite3.Connection, ledger: str, name: str, change: Callable[[CursorRecord], CursorRecord]
+) -> None:
+    """Change a cursor within a transaction, in which no other thread changes it. Raises NotFound if it is missing."""
+    found = _stored(c, ledger, name)
+    if found is None:
+        raise NotFound(f"ledger {ledger!r} has no cursor {name!r}")
+    changed = change(found.cursor)
+    if changed != found.cursor:
+        _update(c, changed, found.version)
+
+
 def slowest_of(c: sqlite3.Connection, ledger: str) -> Position | None:
     """Return the result of `CursorRecords.slowest` within a transaction."""
     row = c.execute(
@@ -310,6 +288,51 @@ def slowest_of(c: sqlite3.Connection, ledger: str) -> Position | None:
 def own_ledgers_of(c: sqlite3.Connection, ledger: str) -> set[int]:
     """Return, within a transaction, the ids of the logs that a managed ledger's cursors own."""
     return _own_ledgers(c, "ledger = ?", (ledger,))
+
+
+def _stored(c: sqlite3.Connection, ledger: str, name: str) -> StoredCursor | None:
+    row = c.execute(
+        "SELECT version, info, floor_ledger, floor_entry, holder, lease_until_ms FROM cursor "
+        "WHERE ledger = ? AND name = ?",
+        (ledger, name),
+    ).fetchone()
+    return None if row is None else StoredCursor(_cursor(ledger, name, *row[1:]), row[0])
+
+
+def _update(c: sqlite3.Connection, cursor: CursorRecord, expected: int) -> int:
+    """Write a cursor over the version `expected`. Return 0 if the row has another version, else 1."""
+    own = _own_ledger(cursor)
+    before = _own_ledgers(c, "ledger = ? AND name = ?", (cursor.ledger, cursor.name))
+    done = c.execute(
+        "UPDATE cursor_row SET info = ?, floor_ledger = ?, floor_entry = ?, holder = ?, lease_until_ms = ?, "
+        "folded = ?, needed_ledger = ?, needed_entry = ?, version = version + 1 "
+        "WHERE ledger = ? AND name = ? AND version = ?",
+        (*_values(cursor), expected),
+    ).rowcount
+    if done == 1:
+        put_unlisted(c, before - own)
+        put_listed(c, own - before)
+    return done
+
+
+def _values(cursor: CursorRecord) -> tuple[object, ...]:
+    floor = cursor.replay_floor
+    return (
+        cursor_info(cursor).SerializeToString(),
+        None if floor is None else floor.ledger_id,
+        None if floor is None else floor.entry_id,
+        cursor.lease.holder,
+        cursor.lease.until_ms,
+        cursor.name.casefold(),
+        cursor.needed.ledger_id,
+        cursor.needed.entry_id,
+        cursor.ledger,
+        cursor.name,
+    )
+
+
+def _own_ledger(cursor: CursorRecord) -> set[int]:
+    return {cursor.kept_info().cursorsLedgerId} - {-1}
 
 
 def _own_ledgers(c: sqlite3.Connection, which: str, values: tuple[str, ...]) -> set[int]:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import sqlite3
 import struct
+from collections.abc import Callable
 
 import msgspec
 
@@ -34,6 +35,7 @@ from pyspark_ledger.ledger.database.database import Records
 from pyspark_ledger.ledger.database.record_tables import RecordTable
 from pyspark_ledger.ledger.errors import Corrupt, Refused
 from pyspark_ledger.ledger.message.compression import ZSTD, compress, decompress
+from pyspark_ledger.ledger.metadata.cursor_records import CursorRecord, change_cursor
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.positions.position_chunks import FOOTER_FIRST, in_chunks, parse_footer
 from pyspark_ledger.ledger.protocol.cursors import DeliveredRange
@@ -89,14 +91,26 @@ class DeliveryRecords(Records):
     def newest(self, ledger: str, cursor: str) -> DeliveryRecord | None:
         return self._one("record > ? ORDER BY record DESC LIMIT 1", ledger, cursor, 0)
 
-    def put(self, ledger: str, cursor: str, record: DeliveryRecord, after: int) -> None:
-        """Store the record that follows `after`. Delete all other records, except `after` and the dead letters."""
+    def put(
+        self,
+        ledger: str,
+        cursor: str,
+        record: DeliveryRecord,
+        after: int,
+        change: Callable[[CursorRecord], CursorRecord] | None = None,
+    ) -> None:
+        """Store the record that follows `after`. Delete all other records, except `after` and the dead letters.
 
-        def change(c: sqlite3.Connection) -> None:
+        The same transaction applies `change` to the cursor.
+        """
+
+        def put(c: sqlite3.Connection) -> None:
+            if change is not None:
+                change_cursor(c, ledger, cursor, change)
             _delete(c, "record > 0 AND record <> ?", ledger, cursor, after)
             _insert(c, ledger, cursor, record.record, record)
 
-        self._file.change(change)
+        self._file.change(put)
 
     def put_dead(self, ledger: str, cursor: str, dead: DeliveryRecord) -> None:
         self._file.change(lambda c: _insert(c, ledger, cursor, DEAD, dead))

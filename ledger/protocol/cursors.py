@@ -19,7 +19,7 @@ import msgspec
 
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.protocol.names import Name
-from pyspark_ledger.ledger.protocol.reads import PositionReply
+from pyspark_ledger.ledger.protocol.reads import OpenedRead, PositionReply
 from pyspark_ledger.ledger.protocol.request import Empty, Reply, Request
 from pyspark_ledger.ledger.settings.setting import Int64, NotNegative
 
@@ -214,7 +214,8 @@ class DecidedDelivery(msgspec.Struct, frozen=True):
     acknowledged rows has no record. `dead` is the number of a batch of dead letters that the reader must write before
     this batch (0: none). `back_rows` and `back_bytes` are the redelivered part of the batch. If the request has a
     `holder`, `shares` are the ranges of the batch. Then `position` in the reply without a record is the log's end.
-    `ahead` is the range of new rows that the next batch will have if nothing is redelivered and acknowledged meanwhile.
+    `ahead` is the range of new rows that the next batch will have if nothing is redelivered, acknowledged or appended
+    meanwhile. `opened` is the open read of this range.
     """
 
     record: int
@@ -224,6 +225,7 @@ class DecidedDelivery(msgspec.Struct, frozen=True):
     back_bytes: int = 0
     shares: list[DeliveredRange] = []
     ahead: PositionRange | None = None
+    opened: OpenedRead | None = None
 
 
 class NextDelivery(CursorRequest[DecidedDelivery], frozen=True, action="delivery.next"):
@@ -248,6 +250,7 @@ class NextDelivery(CursorRequest[DecidedDelivery], frozen=True, action="delivery
     - the rows of `nacked` are negatively acknowledged, and due at once
     - the rows of `done` are acknowledged first, as by `AckDelivery`
     - the cursor has no replay floor: the log keeps only unacknowledged rows
+    - the reply has the open read of the next batch, as the reply to `OpenRead` with this `token`
     """
 
     after: NotNegative
@@ -264,6 +267,7 @@ class NextDelivery(CursorRequest[DecidedDelivery], frozen=True, action="delivery
     due_before_ms: NotNegative = 0
     nacked: list[DeliveredRange] = []
     done: list[DeliveredRange] = []
+    token: Name = ""
 
 
 class AckDelivery(CursorRequest[PositionReply], frozen=True, action="delivery.acknowledge"):

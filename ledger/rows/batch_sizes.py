@@ -41,3 +41,13 @@ def _concat(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
     return pa.Table.from_batches(batches, schema).combine_chunks().to_batches()[0]
+
+
+_ENTRY_BYTES = 4 * 1024 * 1024
+
+
+def entry_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield slices of a batch, each with about the bytes of one entry."""
+    rows = max(1, batch.num_rows * _ENTRY_BYTES // max(batch.nbytes, 1))
+    for at in range(0, batch.num_rows, rows):
+        yield batch.slice(at, rows)

@@ -7,28 +7,21 @@ example because it is acknowledged already.
 Rules
 - The broker chooses the rows of a batch and stores the choice as a *delivery record*. The query only asks for the
   record. Spark's checkpoint has the record's number.
-- Dead letters are appended to `<ledger>-<subscription>-DLQ`. All partitions of a ledger share this ledger.
-- The dead letters of a batch are one commit, whose number the broker chooses. So a repeated attempt writes no row
-  twice. The rows are acknowledged after the commit.
-- If columns are added to the ledger after its first dead letter, they are also added to the dead-letter ledger.
+- `ledger.consumer.dead_letters` writes the dead letters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pyarrow as pa
-
-from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource, read_rows
+from pyspark_ledger.connector.read.ledger.task import LedgerTask
 from pyspark_ledger.connector.read.offsets import LedgerOffset, LedgerRange
+from pyspark_ledger.ledger.consumer.dead_letters import send_to_dead_letter
 from pyspark_ledger.ledger.cursor.redelivery import encode_skipped
-from pyspark_ledger.ledger.ledger_selection import dead_letter_ledger
 from pyspark_ledger.ledger.position import Position, PositionRange
 from pyspark_ledger.ledger.positions.position_info import decode_info
 from pyspark_ledger.ledger.protocol.cursors import (
     UNLIMITED,
-    AckDeadLetters,
     AskDelivery,
     AskDue,
     DecidedDelivery,
@@ -42,7 +35,6 @@ if TYPE_CHECKING:
     from pyspark_ledger.connector.read.ledger.scan import LedgerRead
 
 ACK_TIMEOUT_MS = 300_000
-_DEAD_LETTERS = -1
 
 
 class RedeliveryLimits(NamedTuple):
@@ -108,7 +100,9 @@ class Deliveries:
         )
         decided = self._read.connection.ask(request)
         if decided.dead:
-            self._send_to_dead_letter(decided.dead)
+            self._read.connection.call(
+                lambda client: send_to_dead_letter(client, self._ledger, self._subscription, decided.dead)
+            )
         return decided
 
     def _redelivery_policy(self) -> tuple[int, int, int]:
@@ -138,43 +132,6 @@ class Deliveries:
             for part in parts
             if not _is_skipped(part, skipped)
         ]
-
-    def _send_to_dead_letter(self, number: int) -> None:
-        from pyspark_ledger.connector.options.options import LedgerOptions
-        from pyspark_ledger.connector.rows.dead_letters import dead_letter_columns, dead_letter_rows, dead_letter_shape
-        from pyspark_ledger.connector.schema import spark_schema
-        from pyspark_ledger.connector.write.commit import BatchEvidence, commit_parts, stage_rows
-        from pyspark_ledger.connector.write.target import prepare_target
-
-        read = self._read
-        delivery = self._get(_DEAD_LETTERS)
-        # Messages are read as bytes, not decoded by their schema. Otherwise a dead letter with an error could be lost.
-        shape = dead_letter_shape(read.ledgers.columns, self._ledger)
-        columns, source = dead_letter_columns(shape), read.source(shape)
-        options = read.options
-        target_name = dead_letter_ledger(self._ledger, self._subscription)
-        target_options = LedgerOptions(
-            ledger=target_name,
-            store=options.store,
-            tls_trust_certs_file_path=options.tls_trust_certs_file_path,
-            tls_certificate_file_path=options.tls_certificate_file_path,
-            tls_key_file_path=options.tls_key_file_path,
-            auth_params=options.auth_params,
-            merge_schema=True,
-        )
-        target = prepare_target(target_options, spark_schema(columns, target_name))
-        query, version = f"dead-letters of {self._ledger} {self._subscription}", ""
-        staged = stage_rows(
-            target, version, query, number, dead_letter_rows(self._rows(delivery.shares, source), columns)
-        )
-        commit_parts(target, version, [staged], number, BatchEvidence(named=True))
-        self._read.connection.ask(AckDeadLetters(self._ledger, self._subscription, number))
-
-    def _rows(self, ranges: list[DeliveredRange], source: ReadSource) -> Iterator[pa.RecordBatch]:
-        for delivered in ranges:
-            yield from read_rows(
-                self._read.connection.client, LedgerTask(source, (self._ledger_range(delivered.range),), delivered.skip)
-            )
 
     def _ledger_range(self, range_: PositionRange) -> LedgerRange:
         return LedgerRange(self._ledger, self._incarnation, range_)

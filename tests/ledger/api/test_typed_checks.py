@@ -44,6 +44,14 @@ orders.append([{"id": 1}])  # wrong
 bills: Ledger[Bill] = store.ledger("orders", Order)  # wrong
 for order in orders.rows():
     print(order.total)  # wrong
+with orders.cursor("billing").batches(ack="after") as batches:
+    for batch in batches:
+        total += sum(order.id for order in batch.rows())
+        names = [bill["id"] for bill in batch.rows()]  # wrong
+for followed in orders.follow():
+    first: Bill = next(followed.rows())  # wrong
+for loose in untyped.cursor("billing").batches():
+    names += [row["id"] for row in loose.rows()]
 """
 
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pyspark_ledger.ledger.api.cursor import Cursor
@@ -19,8 +20,10 @@ from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import LedgerStore
 from pyspark_ledger.ledger.consumer import deliveries
 from pyspark_ledger.ledger.consumer.deliveries import DeliveredBatch
+from pyspark_ledger.ledger.database.database import MetadataFile
 from pyspark_ledger.ledger.errors import LeaseLost, LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.position import EARLIEST, LATEST
+from pyspark_ledger.ledger.protocol.reads import OpenRead
 from pyspark_ledger.offload.home_view import open_read_only
 from tests.rigs.broker_process import kill_broker
 
@@ -321,6 +324,54 @@ def test_rows_acknowledged_after_they_were_read_ahead_are_left_out(orders: Ledge
         (list(range(10, 15)), 0),
         (list(range(15, 20)), 0),
     ]
+
+
+def test_batch_costs_one_call_and_one_commit(orders: Ledger, billing: Cursor, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, commits = list[str](), list[int]()
+    ask_once, commit = orders.client._ask_once, MetadataFile._commit
+
+    def counted(request: Any, *rest: Any) -> Any:
+        asked.append(request.call.name)
+        return ask_once(request, *rest)
+
+    def committed(file: MetadataFile, group: Any) -> None:
+        commits.append(len(group))
+        commit(file, group)
+
+    with billing.batches(max_rows=5, wait=0, ack="after") as batches:
+        next(batches)
+        monkeypatch.setattr(orders.client, "_ask_once", counted)
+        monkeypatch.setattr(MetadataFile, "_commit", committed)
+        for number in range(1, 4):
+            assert ids(next(batches)) == list(range(number * 5, number * 5 + 5))
+            assert left(billing) == list(range(number * 5, 20)), "the acknowledgement is durable with the next record"
+    assert [name for name in asked if name != "lease.acquire"][:2] == ["delivery.next", "read.open"]
+    assert asked.count("delivery.next") == 3
+    assert asked.count("read.open") == 3, "those of the reads in this test"
+    assert sum(commits[:3]) == 3
+
+
+def test_rows_appended_after_the_read_ahead_join_its_batch(
+    orders: Ledger, billing: Cursor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = list[OpenRead]()
+    open_read = orders.client.open_read
+    with billing.batches(max_rows=15, wait=0) as batches:
+        assert ids(next(batches)) == list(range(15))
+        monkeypatch.setattr(orders.client, "open_read", lambda asked: (opened.append(asked), open_read(asked))[1])
+        append(orders, *range(20, 23))
+        assert ids(next(batches)) == list(range(15, 23))
+    assert [asked.start.entry_id for asked in opened] == [4], "the entry before was read ahead"
+
+
+def test_column_that_changes_after_the_read_ahead_is_in_the_batch(store: LedgerStore) -> None:
+    notes = store.ledger("notes")
+    for _ in range(3):
+        notes.append([{"note": None}])
+    with notes.cursor("billing").batches(max_rows=2, wait=0) as batches:
+        assert next(batches).table.schema.field("note").type == pa.null()
+        notes.append([{"note": "new"}])
+        assert next(batches).table.column("note").to_pylist() == [None, "new"]
 
 
 def test_messages_are_rows_too(store: LedgerStore) -> None:

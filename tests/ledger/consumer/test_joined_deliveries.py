@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 
 from pyspark_ledger.ledger.api.joined_cursor import JoinedCursor
@@ -369,3 +370,28 @@ def test_wrong_arguments_are_refused_before_a_lease(worker: JoinedCursor, argume
     with pytest.raises(Refused, match=told):
         worker.batches(**arguments)
     assert not any(state.lease_holder for state in worker.state().ledgers.values())
+
+
+def test_rows_that_come_too_often_become_dead_letters_of_their_ledger(store: LedgerStore, worker: JoinedCursor) -> None:
+    with worker.batches(max_rows=1, wait=0, max_redeliveries=1) as batches:
+        for batch in batches:
+            if ids(batch) == [5]:
+                batch.nack()
+            else:
+                batch.acknowledge()
+    assert left(worker) == []
+    assert [row["id"] for row in store.ledger("rides-worker-DLQ").read().to_pylist()] == [5]
+
+
+class Ride(msgspec.Struct):
+    """Row of the fixture."""
+
+    id: int
+
+
+def test_batches_of_a_typed_ledger_have_objects(store: LedgerStore, worker: JoinedCursor) -> None:
+    typed = store.ledger("rides", Ride)
+    with typed.cursor("worker").batches(wait=0) as batches:
+        found = [ride for batch in batches for ride in batch.rows()]
+    assert sorted(ride.id for ride in found) == list(range(12))
+    assert all(isinstance(ride, Ride) for ride in found)
