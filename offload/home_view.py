@@ -4,8 +4,8 @@ The records (the store's metadata) and the open segments are in a temporary dire
 the bucket. The page docs/concepts.md explains the words segment, sidecar, record and data object.
 
 Rules
-- A view shows the state of the store when the view was opened (`ledger.bucket_store.view`). It changes nothing in the
-  bucket.
+- A view shows the state of the store when the view was opened or last `advance`d (`ledger.bucket_store.view`). It
+  changes nothing in the bucket.
 - Uploaded segments are read from the folder `segments` of the address, with the credentials of this process.
 - The temporary directory is deleted with the view, or when the process ends.
 """
@@ -81,9 +81,27 @@ class HomeView(ReadOnlyStore):
         except BaseException:
             self.close()
             raise
-        self._places, self.end = built.places, built.end
+        self._view = built
         self.address = bucket.address
         self.store_id = built.manifest.store_id
+        self.former_ids = self._metadata.store_record().former
+
+    @property
+    def end(self) -> int:
+        """The number that the next object of the log will have."""
+        return self._view.end
+
+    def advance(self) -> bool:
+        """Show the present state. Return False if the view must be closed and opened again. Errors close the view."""
+        end = self.end
+        try:
+            is_present = self._view.advance()
+        except BaseException:
+            self.close()
+            raise
+        if self.end > end:
+            self._built = {}
+        return is_present
 
     def stored_blocks(self, request: ReadRequest) -> list[StoredBlock]:
         """Return the blocks of a range, with their places in the bucket."""
@@ -110,11 +128,12 @@ class HomeView(ReadOnlyStore):
 
         A missing or damaged object is no error: the reader of the segment then finds the entries itself.
         """
-        if segment.offloaded is not None:
+        sidecar = segment.path.with_suffix(".index")
+        if segment.offloaded is not None and not sidecar.exists():
             key = ObjectKey(segment.offloaded.attempt.attempt, segment.ledger_id)
             with suppress(NotFound):
                 found = self._bucket.get(f"{SEGMENTS}/{key.entries_name}", entry_index_bytes(segment.entries))
-                segment.path.with_suffix(".index").write_bytes(found.data)
+                sidecar.write_bytes(found.data)
         segment.index()
 
     def _uploaded(self, request: ReadRequest) -> list[LogSegment]:
@@ -128,7 +147,7 @@ class HomeView(ReadOnlyStore):
             ranges = [ObjectRange(name, block.offset, block.offset + block.length)]
             stamps = source.stamps_from(block.first_entry)
         else:
-            found = self._places.find(segment_name(block.ledger_id), block.offset, block.length)
+            found = self._view.places.find(segment_name(block.ledger_id), block.offset, block.length)
             ranges = [ObjectRange(log_key(place.number), place.start, place.start + place.length) for place in found]
         return StoredBlock(block.ledger_id, block.first_entry, block.entries, tuple(ranges), stamps)
 

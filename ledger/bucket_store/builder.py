@@ -10,6 +10,8 @@ Rules
 - The builder deletes a built segment file in two cases: the segment is uploaded, or the metadata has no such segment.
 - If a segment is sealed and not uploaded, the builder completes its file, and compares the file with the record.
 - The file of an open segment stays open: the broker will append to it.
+- A view of the store can `resume` a finished builder, to apply later batches and to finish again. The file of a sealed
+  segment is completed once.
 - The builder changes two kinds of records. The store's record gets the name of this host, and the id in the manifest.
   The record of an uploaded segment gets the note that this directory has no copy. It also gets the bucket and prefix of
   the store, because all objects of a copied prefix are copies too. The caller appends the changed records to the log.
@@ -30,7 +32,7 @@ from pyspark_ledger.ledger import disk
 from pyspark_ledger.ledger.bucket_store.durability import segment_name
 from pyspark_ledger.ledger.bucket_store.live_files import LiveFiles
 from pyspark_ledger.ledger.bucket_store.log_places import LogPlaces
-from pyspark_ledger.ledger.database.changed_rows import ChangedRow, RowCapture, apply_rows, decode_rows
+from pyspark_ledger.ledger.database.changed_rows import ChangedRow, RowCapture, apply_rows, decode_rows, inverse_rows
 from pyspark_ledger.ledger.database.commit_number import CommitNumber, number_path
 from pyspark_ledger.ledger.database.record_tables import CheckedConnection, connect
 from pyspark_ledger.ledger.errors import Corrupt
@@ -55,7 +57,7 @@ _FOLDERS = ("ledgers", "staging")
 
 @dataclass
 class Builder:
-    """Builder of one directory. Use: `begin`, `apply` for each batch, `finish`."""
+    """Builder of one directory. Use: `begin`, `apply` for each batch, `finish`. For later batches, `resume` again."""
 
     directory: Path
     records_from: int
@@ -69,6 +71,8 @@ class Builder:
     _connection: CheckedConnection | None = None
     _descriptors: dict[str, int] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
+    _completed: set[int] = field(default_factory=set)
+    _own_rows: list[ChangedRow] = field(default_factory=list)
 
     def begin(self, metadata: bytes) -> None:
         """Empty the directory and write the records of the snapshot."""
@@ -84,6 +88,21 @@ class Builder:
         self._connection = connect(path)
         self._connection.execute("BEGIN")
         self.records_end = self.records_from
+
+    def resume(self) -> None:
+        """Open the records of a finished builder again. Does nothing if they are open.
+
+        The changes of `finish` are undone, because later batches change the records of the log. Staged parts are
+        deleted, because only a broker needs them.
+        """
+        if self._connection is not None:
+            return
+        for name in [name for name in self._names if name.startswith("staging/")]:
+            (self.directory / name).unlink()
+            self._names.remove(name)
+        self._connection = connect(self._metadata_path)
+        self._connection.execute("BEGIN")
+        apply_rows(self._connection, inverse_rows(self._own_rows), TABLES, str(self._metadata_path))
 
     def apply(self, batch: Batch, where: str) -> None:
         """Apply one batch of the log."""
@@ -112,15 +131,17 @@ class Builder:
         self._descriptors.clear()
         connection = self._records
         needed = self._finish_segments(connection)
-        for name in self._names:
-            if name.startswith("ledgers/") and name not in needed:
-                (self.directory / name).unlink()
+        unneeded = {name for name in self._names if name.startswith("ledgers/") and name not in needed}
+        for name in unneeded:
+            (self.directory / name).unlink()
+        self._names -= unneeded
         self.files.keep(lambda: needed | {name for name in self._names if name.startswith("staging/")})
+        self.places.keep(self._names)
         capture = RowCapture(connection, TABLES)
         if _put_identity(connection, host, manifest) or is_restored:
             connection.execute("UPDATE store_row SET next_ledger_id = next_ledger_id + ?", (SKIPPED_IDS,))
         _forget_local_copies(connection, address)
-        rows = capture.take()
+        self._own_rows = rows = capture.take()
         commits = int(connection.execute("SELECT commits FROM store").fetchone()[0])
         connection.execute("COMMIT")
         connection.close()
@@ -181,7 +202,8 @@ class Builder:
             if attempt is not None and attempt.complete:
                 continue
             needed.add(segment_name(ledger_id))
-            if listed.timestamp:
+            if listed.timestamp and ledger_id not in self._completed:
+                self._completed.add(ledger_id)
                 path = data_path(self.directory / "ledgers", ledger_id)
                 _seal(path, listed, store_id, block_bytes, first_row, file_bytes)
         return needed

@@ -11,6 +11,7 @@ Invariants
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Collection
 from typing import NamedTuple
 
 from pyspark_ledger.ledger.errors import Corrupt
@@ -62,6 +63,10 @@ class LogPlaces:
         before = [extent.cut(0, offset) for extent in replaced[:1] if extent.start < offset]
         after = [extent.cut(new.end, extent.end) for extent in replaced[-1:] if extent.end > new.end]
         extents[first:end] = [*before, new, *after]
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget the places of all other files."""
+        self._files = {name: extents for name, extents in self._files.items() if name in names}
 
     def find(self, name: str, offset: int, length: int) -> list[LogRange]:
         """Return the places of bytes `[offset, offset + length)` of a file, in order.

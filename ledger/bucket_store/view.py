@@ -13,14 +13,26 @@ Rules
   this number, and then deletes the objects below it.
 - So at the end the manifest is read a second time. If it now has another snapshot, or a first live number above the
   missing number, the view is built again.
+
+`BuiltView.advance` adds the later objects of the log to a view:
+
+    log from the view's end on ─▶ manifest ─▶ directory
+
+- The manifest is read after the log. In three cases the view is built again. First: the store is another one, or an
+  older copy. Second: the view ended below the first live number. An object there may have been deleted, and a replaced
+  broker may have put its own object into the place. Third: an acknowledged object is missing.
+- If no object was added, `advance` sends two requests: for the next object, and for the manifest.
+- An object is final when all objects before it exist: a take-over keeps such an object, or skips it everywhere. So a
+  view may contain entries a moment before their broker acknowledges them.
+- After an error the directory is incomplete, and the caller closes the view.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from pyspark_ledger.ledger.bucket_store.builder import Builder
 from pyspark_ledger.ledger.bucket_store.log_places import LogPlaces
@@ -39,12 +51,45 @@ from pyspark_ledger.ledger.wal.scan import LogScan
 _ATTEMPTS = 5
 
 
-class BuiltView(NamedTuple):
-    """Built view: the manifest, the first missing number of the log, and the places in the log of all file bytes."""
+@dataclass
+class BuiltView:
+    """Built view: the newest manifest that was read, the directory's builder, and the reader of the log."""
 
     manifest: StoreManifest
-    end: int
-    places: LogPlaces
+    _bucket: ObjectStore
+    _builder: Builder
+    _reader: WalReader
+    _limits: RequestLimits
+
+    @property
+    def end(self) -> int:
+        """The first missing number of the log."""
+        return self._reader.scan.next
+
+    @property
+    def places(self) -> LogPlaces:
+        """The places in the log of all bytes of files."""
+        return self._builder.places
+
+    def advance(self) -> bool:
+        """Add the later objects of the log. Return False if the view must be built again; it is then incomplete."""
+        start = self.end
+        for batch in self._reader.batches():
+            self._builder.resume()
+            self._builder.apply(batch, f"{log_key(batch.place.last)} of {self._bucket.address}")
+        before, now = self.manifest, _manifest(self._bucket, self._limits)
+        is_later = now.store_id == before.store_id and now.revision >= before.revision
+        if not is_later or now.first > start or now.stated_end > self.end:
+            return False
+        self.manifest = now
+        if self.end > start:
+            self.finish()
+        return True
+
+    def finish(self) -> None:
+        """Complete the directory."""
+        self._builder.resume()
+        self._builder.finish(host_identity(self._builder.directory), self.manifest, self._bucket.address)
 
 
 def build_view(
@@ -130,5 +175,6 @@ def _build(
     except Corrupt:
         if reader.fetch(end) is None:
             raise  # if the object exists now, a broker has put it since the view read the end
-    builder.finish(host_identity(directory), manifest, bucket.address)
-    return BuiltView(manifest, end, builder.places)
+    built = BuiltView(manifest, bucket, builder, reader, limits)
+    built.finish()
+    return built

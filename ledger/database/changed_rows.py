@@ -17,7 +17,7 @@ Invariants
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -85,6 +85,11 @@ class RowCapture:
 
     def _captured(self, table: str, change: Literal["put", "delete"], *values: Value) -> None:
         self._rows.append(ChangedRow(table, change, list(values)))
+
+
+def inverse_rows(rows: Sequence[ChangedRow]) -> list[ChangedRow]:
+    """Return the changes that undo `rows`."""
+    return [row._replace(change=PUT if row.change == DELETE else DELETE) for row in reversed(rows)]
 
 
 def encode_rows(rows: list[ChangedRow]) -> bytes:

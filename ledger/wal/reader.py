@@ -6,7 +6,8 @@ log object has the *epoch* of its broker, a number that each new broker of the s
 changes that becomes visible in one step. A *part* is a piece of a batch in one object.
 
 Rules
-- The reader requests several objects at once, and applies them in the order of their numbers.
+- The reader requests several objects at once, and applies them in the order of their numbers. It requests at most as
+  many objects ahead as it has found, so that a reader at the end of the log sends one request.
 - While another process reads, the broker may raise the first live number and delete the objects below it. So the caller
   reads the manifest again at the end. If the first live number has changed, the caller starts there again.
 - The log ends at the first missing number. This object is lost, and the reader raises Corrupt, if one of these is true.
@@ -63,8 +64,9 @@ class WalReader:
         """Yield all batches to the end of the log."""
         with ThreadPoolExecutor(_AHEAD, thread_name_prefix="wal-get") as getters:
             ahead: deque[Future[LogObject | None]] = deque()
+            first = self.scan.next
             while True:
-                while len(ahead) < _AHEAD:
+                while len(ahead) < min(_AHEAD, 1 + self.scan.next - first):
                     ahead.append(getters.submit(self.fetch, self.scan.next + len(ahead)))
                 found = ahead.popleft().result()
                 if found is None:

@@ -65,9 +65,9 @@ def fetched(rig: BucketRig, view: HomeView, name: str = "log") -> list[bytes]:
         return values([fetcher.fetch(number) for number in range(len(blocks))])
 
 
-def require_same(rig: BucketRig, broker: BucketStore) -> None:
-    """Compare a new view with the broker's store."""
-    view = view_of(rig)
+def require_same(rig: BucketRig, broker: BucketStore, followed: HomeView | None = None) -> HomeView:
+    """Compare the broker's store with a new view, or with a followed view. Return this view, advanced."""
+    view = view_of(rig) if followed is None or not followed.advance() else followed
     names = broker.store.metadata.names()
     assert view.ask(ListLedgers()).names == names
     for name in names:
@@ -80,7 +80,7 @@ def require_same(rig: BucketRig, broker: BucketStore) -> None:
             theirs.rows,
             theirs.trimmed,
         )
-    view.close()
+    return view
 
 
 def step(rig: BucketRig, broker: BucketStore, dice: random.Random, number: int) -> BucketStore:
@@ -112,10 +112,14 @@ def test_view_of_a_random_history_equals_the_brokers_store(rig: BucketRig, seed:
     log(broker)
     nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
     broker.store.policies.change(ChangePolicy("log", False, nothing if seed % 2 else {}))
+    followed = view_of(rig)
     for number in range(STEPS):
         broker = step(rig, broker, dice, number)
+        if not dice.randrange(4):
+            followed = require_same(rig, broker, followed)
         if number % 5 == 4:
-            require_same(rig, broker)
+            require_same(rig, broker).close()
+    require_same(rig, broker, followed).close()
 
 
 def test_view_covers_uploaded_sealed_open_and_empty_segments(rig: BucketRig) -> None:
@@ -130,6 +134,8 @@ def test_view_covers_uploaded_sealed_open_and_empty_segments(rig: BucketRig) -> 
     assert kinds == {"segments", "wal"}
     append(broker, [b"later"])
     assert b"later" not in values(view.read_blocks(whole(view))), "a view has one state"
+    assert view.advance()
+    assert values(view.read_blocks(whole(view)))[-1] == b"later"
     assert view.ask(AskLogStatuses(["nothing", "log"])).missing == ["public/default/persistent/nothing"]
 
 
@@ -174,6 +180,52 @@ def test_view_is_present_until_the_log_grows_or_growth_is_collected(rig: BucketR
     assert present(view_of(rig).end)
 
 
+def test_view_that_advances_ignores_an_object_in_a_collected_slot(rig: BucketRig) -> None:
+    """A replaced broker puts its object into a slot whose object was collected. It never acknowledges the entry."""
+    broker = rig.host()
+    append(broker, numbered(3))
+    view = view_of(rig)
+    append(broker, numbered(6, 3))
+    late = log_key(view.end)
+    body = rig.bucket.get(late, 1 << 20).data
+    broker.store.ledger("log").roll_over()
+    offload(broker)
+    broker.collector.collect()
+    assert late not in rig.keys("wal/")
+    rig.bucket.put(late, [body])
+    assert not view.advance(), "the view is below the first live number"
+    view.close()
+    require_same(rig, broker).close()
+
+
+def test_view_that_advances_notices_an_older_manifest(rig: BucketRig) -> None:
+    broker = rig.host()
+    append(broker, numbered(3))
+    older = rig.bucket.get("manifest", 1 << 20).data
+    append(broker, numbered(3, 3))
+    broker.collector.collect()
+    view = view_of(rig)
+    rig.bucket.put("manifest", older)
+    assert not view.advance()
+    view.close()
+
+
+def test_view_that_advances_keeps_no_file_that_it_does_not_need(rig: BucketRig) -> None:
+    broker = rig.host()
+    append(broker, numbered(4), entries=4)
+    view = view_of(rig)
+    for first in range(4, 40, 4):
+        append(broker, numbered(4, first), entries=4)
+        offload(broker)
+        assert view.advance()
+        assert values(view.read_blocks(whole(view))) == numbered(first + 4)
+    broker.store.ledger("log").roll_over()
+    offload(broker)
+    assert view.advance()
+    assert not list(view._directory.glob("*.ledger")), "all segments are uploaded"
+    view.close()
+
+
 def test_view_writes_nothing(tmp_path: Path, s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = BucketRig(tmp_path, bucket, s3_server.options)
     broker = rig.host()
@@ -189,9 +241,17 @@ def test_view_writes_nothing(tmp_path: Path, s3_server: S3Server, bucket: str, m
         view = open_home_view(bucket, options)
         assert values(view.read_blocks(whole(view))) == numbered(12)
         assert proxy.requests > 5
+        before = proxy.requests
+        assert view.advance()
+        assert proxy.requests - before == 2, "the next object, and the manifest"
+        append(broker, [b"12"])
+        before, end = proxy.requests, view.end
+        assert view.advance()
+        assert proxy.requests - before <= 2 * (view.end - end) + 2, "as many objects ahead as were found"
+        assert values(view.read_blocks(whole(view))) == numbered(13)
         assert not proxy.met
-    assert (rig.keys(), rig.manifest()) == (keys, manifest)
-    append(broker, [b"12"])
+    assert (rig.keys()[: len(keys)], rig.manifest()) == (keys, manifest)
+    append(broker, [b"13"])
     assert not rig.lost, "the broker was not disturbed"
     rig.close()
 
