@@ -10,7 +10,7 @@ Rules
 - The schema that Spark passes to a reader is compared with the ledger's schema. The schema is the result of `schema()`,
   which an old DataFrame keeps, or the schema of `.schema()`.
 - A batch read with option `offload` reads the objects that existed when Spark asked for the columns.
-- In a batch read with option `broker` = `none`, the columns are fixed when Spark asks for them. The end of the read is
+- In a read with option `broker` = `none`, the columns are fixed when Spark asks for them. The end of a batch read is
   fixed when Spark plans the read.
 """
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pyspark_ledger.connector.read.batch_reader import LedgerBatchReader
+    from pyspark_ledger.connector.read.home.scan import HomeConnection
+    from pyspark_ledger.connector.read.ledger.scan import LedgerRead
     from pyspark_ledger.connector.read.planner import BatchPlanner, StreamPlanner
     from pyspark_ledger.connector.read.stream_reader import LedgerStreamReader
     from pyspark_ledger.connector.write.acknowledge import LedgerAcknowledgeWriter
@@ -62,6 +64,7 @@ class LedgerSource:
         self._version = version
         self._store: str | None = None
         self._findings: Any = None
+        self._home: HomeConnection | None = None
         self._has_planned = False
         option_names = {name.lower() for name in option_texts}
         if "offload" in option_names:
@@ -121,9 +124,7 @@ class LedgerSource:
     ) -> StreamPlanner:
         """Return the planner of a run. Log a warning if the run starts without columns that the ledgers have."""
         if self._has_planned and options.columns is None and options.bucket is None:
-            from pyspark_ledger.connector.read.ledger.scan import LedgerRead
-
-            now = LedgerRead(options).schema().names
+            now = self._read(options).schema().names
             if missing := [name for name in now if name not in schema.names]:
                 _log.warning(
                     "the stream of %s starts without the columns %s, which were added after its load(): call load() "
@@ -176,25 +177,37 @@ class LedgerSource:
 
         return LedgerScan(options, schema)
 
-    @staticmethod
-    def _stream(options: LedgerOptions, schema: StructType) -> Callable[[LedgerOptions, StructType], StreamPlanner]:
+    def _read(self, options: LedgerOptions, schema: StructType | None = None, ledgers: Any = None) -> LedgerRead:
+        """Return a read through the broker or, without a broker, from the view that all reads of this source share."""
+        if options.home is None:
+            from pyspark_ledger.connector.read.ledger.scan import LedgerRead
+
+            return LedgerRead(options, schema, ledgers)
+        from pyspark_ledger.connector.read.home.stream import HomeRead
+
+        read = HomeRead(options, schema, ledgers, self._home)
+        self._home = read.home
+        return read
+
+    def _stream(
+        self, options: LedgerOptions, schema: StructType
+    ) -> Callable[[LedgerOptions, StructType], StreamPlanner]:
         """Return the class of the stream's planner. Raises Refused for options that a stream cannot have."""
         if options.bucket is not None:
             from pyspark_ledger.connector.read.bucket.stream import BucketStream, require_stream
 
             require_stream(options)
             return BucketStream
-        from pyspark_ledger.connector.read.ledger.scan import LedgerRead
-
         options.require_acknowledger()
-        LedgerRead(options, schema).shape()
+        read = self._read(options, schema, None if self._findings is None else self._findings.ledgers)
+        read.shape()
         if options.history is not None:
             from pyspark_ledger.connector.read.table.stream import TableStream
 
             return TableStream
         from pyspark_ledger.connector.read.ledger.stream import LedgerStream
 
-        return LedgerStream
+        return LedgerStream if options.home is None else partial(LedgerStream, read=read)
 
     def batch_writer(self, schema: StructType, *, overwrite: bool) -> LedgerBatchWriter | LedgerAcknowledgeWriter:
         """Return a writer that appends rows or, with option `action`, acknowledges or redelivers them.

@@ -27,6 +27,7 @@ from urllib.request import urlopen
 from pyspark_ledger.ledger.objects.s3_options import S3Options
 
 ACCESS_KEY, SECRET_KEY = "example-access", "example-secret"
+READER_KEY = "example-reader"  # may get and list objects only
 # A broker reads these variables from the process that starts it, so set them before the first `connect`.
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 _PORTS = ("master", "volume", "filer", "s3")
@@ -45,6 +46,11 @@ def credentials(_address: str) -> dict[str, str]:
     return {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY}
 
 
+def reader_credentials(_address: str) -> dict[str, str]:
+    """Return credentials that allow only to get and to list objects."""
+    return {"access_key": READER_KEY, "secret_key": SECRET_KEY}
+
+
 @dataclass
 class S3Server:
     """Running S3 server. `stop` ends it."""
@@ -57,13 +63,13 @@ class S3Server:
         """Start a server with its objects in `directory`; `arguments` are further arguments of SeaweedFS."""
         directory.mkdir(parents=True, exist_ok=True)
         ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
-        keys = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
-        allowed = ["Admin", "Read", "Write", "List", "Tagging"]
+        allowed = {ACCESS_KEY: ["Admin", "Read", "Write", "List", "Tagging"], READER_KEY: ["Read", "List"]}
+        identities = [
+            {"name": key, "credentials": [{"accessKey": key, "secretKey": SECRET_KEY}], "actions": actions}
+            for key, actions in allowed.items()
+        ]
         config = directory / "s3.json"
-        config.write_text(
-            json.dumps({"identities": [{"name": "example", "credentials": [keys], "actions": allowed}]}),
-            encoding="utf-8",
-        )
+        config.write_text(json.dumps({"identities": identities}), encoding="utf-8")
         command = [
             sys.executable, "-c", _END_WITH_PARENT, _binary(),
             "-logtostderr", "server", f"-dir={directory}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",

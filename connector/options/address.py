@@ -46,9 +46,9 @@ class AddressOptions:
     )
     broker: str = option(
         one_of("auto", "none"),
-        ("batch read",),
-        "`auto` reads through the broker of the store. `none` reads a store in a bucket without a broker, on any "
-        "host. Streams, subscriptions and writes need a broker.",
+        EVERYWHERE,
+        "`auto` uses the broker of the store. `none` reads a store in a bucket without a broker, on any host, in a "
+        "batch or in a stream. Subscriptions and writes need a broker.",
         default="auto",
     )
     tls_trust_certs_file_path: str = option(

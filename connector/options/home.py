@@ -1,11 +1,11 @@
-"""Options of a batch read that reads a store in a bucket without a broker (option `broker` = `none`).
+"""Options of a read of a store in a bucket without a broker (option `broker` = `none`).
 
 The bucket that contains such a store is its *home* bucket.
 
 Rules
 - The user gives the access to the home bucket with the same options as the access to the bucket of `offload`.
-- An option that needs a broker is refused, even if other batch reads accept it.
-- Streams and writes refuse the option `broker` itself.
+- An option that needs a broker is refused, even if other reads accept it.
+- A write is refused (`checks.require_sense`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark_ledger.connector.options.bucket import ACCESS, BucketOptions
-from pyspark_ledger.connector.options.option import Option
+from pyspark_ledger.connector.options.option import READS, Option
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.location import bucket_of
 
-# Options of a batch read that have a meaning without a broker.
+# Options of a read that have a meaning without a broker.
 _SHARED = frozenset(
     {
         "broker", "store", "path", "ledger", "ledgers", "ledgers_pattern", "starting_position", "starting_timestamp",
         "starting_positions", "starting_timestamps", "ending_position", "ending_timestamp", "ending_positions",
         "ending_timestamps", "fail_on_data_loss", "include_metadata", "columns", "payload_schema",
-        "rescued_data_column", "min_partition_bytes", "target_partition_bytes",
+        "rescued_data_column", "min_partition_bytes", "target_partition_bytes", "max_bytes_per_trigger",
+        "max_rows_per_trigger", "min_rows_per_trigger", "max_trigger_delay",
     }
 )  # fmt: skip
 
@@ -32,11 +33,17 @@ _SHARED = frozenset(
 def take_home_options(values: dict[str, object], options: Mapping[str, Option]) -> BucketOptions | None:
     """Remove the options for access to the bucket from `values`, and return them; None unless `broker` is `none`.
 
-    `options` are all options by their keys. `read_options` refuses an option that no batch read accepts.
+    `options` are all options by their keys. `read_options` refuses an option that no read accepts.
     """
     if values.get("broker") != "none":
         return None
-    strange = sorted(key for key in set(values) - _SHARED - ACCESS if "batch read" in options[key].uses)
+    strange = sorted(key for key in set(values) - _SHARED - ACCESS if not set(READS).isdisjoint(options[key].uses))
+    if "subscription" in strange:
+        raise Refused(
+            f"option 'subscription' is {values['subscription']!r} with 'broker' = 'none': only the store's broker can "
+            "move a cursor",
+            hint="Leave 'subscription' out, the checkpoint keeps the position. Or leave 'broker' out",
+        )
     if strange:
         raise Refused(
             f"option {options[strange[0]].name!r} has no meaning with 'broker' = 'none': such a read uses the store's "

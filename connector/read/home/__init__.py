@@ -1,1 +1,4 @@
-"""Batch reads of a store in a bucket without its broker: `scan` plans a read, `task` reads rows from objects."""
+"""Reads of a store in a bucket without its broker.
+
+`scan` plans a batch read, `stream` the batches of a stream, and `task` reads rows from objects.
+"""

@@ -16,6 +16,7 @@ Rules
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from pyspark_ledger.connector.read.ledger.scan import FoundLedgers, LedgerRead, 
 from pyspark_ledger.connector.read.ledger.task import ReadSource
 from pyspark_ledger.connector.read.offsets import LedgerRange
 from pyspark_ledger.connector.read.planner import BatchPlanner
+from pyspark_ledger.connector.read.task_split import SizedRange
 from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.location import store_location
@@ -44,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class HomeConnection:
-    """View of a store, which the planner asks like a broker. The first call opens the view."""
+    """View of a store, which a planner asks like a broker. The first call opens the view."""
 
     def __init__(self, address: str, s3: S3Options) -> None:
         self._address, self._s3 = address, s3
@@ -59,11 +61,39 @@ class HomeConnection:
     def ask(self, request: Request[Reply]) -> Reply:
         return self.view.ask(request)
 
+    def refresh(self) -> bool:
+        """Let the view show the present state of the store. Return whether the state has changed.
+
+        Raises Refused if another store has replaced the store.
+        """
+        if self._view is None:
+            return False
+        view = self._view
+        end = view.end
+        try:
+            is_present = view.advance()
+        except BaseException:
+            self._view = None  # it is closed
+            raise
+        if is_present:
+            return view.end > end
+        self.close()
+        if self.view.store_id != view.store_id:
+            raise Refused(
+                f"the store at {self._address} has id {self.view.store_id}, the read began with store {view.store_id}",
+                hint="Read the new store again, with a new checkpoint",
+            )
+        return True
+
     def close(self) -> None:
         """Close the view. The next call opens a new view."""
         if self._view is not None:
             self._view.close()
         self._view = None
+
+
+PlacedRanges = tuple[tuple[LedgerRange, ...], tuple[tuple[StoredBlock, ...], ...]]
+"""Ranges of one task, and the blocks of each range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +105,7 @@ class HomePlan:
 
     store_id: str
     end: int
-    tasks: tuple[tuple[tuple[LedgerRange, ...], tuple[tuple[StoredBlock, ...], ...]], ...]
+    tasks: tuple[PlacedRanges, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,20 +153,27 @@ class HomeScan(BatchPlanner):
                 plan = self._planned()
             finally:
                 self._connection.close()
-        read = self._read
-        strict = read.options.fail_on_data_loss
-        source = ReadSource(self._address, plan.store_id, read.shape(), "", False, Credentials(), strict)
-        return [HomeTask(source, self._s3, *task) for task in plan.tasks]
+        return home_tasks(self._read, self._address, self._s3, plan.store_id, plan.tasks)
 
     def _planned(self) -> HomePlan:
-        read, view = self._read, self._connection.view
-        ranges = bounded_ranges(read)
-        view.load_indexes([_request(sized.range) for sized in ranges])
-        tasks = [
-            (tuple(parts), tuple(tuple(view.stored_blocks(_request(part))) for part in parts))
-            for parts in read.split_into_tasks(ranges)
-        ]
-        return HomePlan(view.store_id, view.end, tuple(tasks))
+        view = self._connection.view
+        return HomePlan(view.store_id, view.end, placed_ranges(self._read, view, bounded_ranges(self._read)))
+
+
+def placed_ranges(read: LedgerRead, view: HomeView, ranges: Sequence[SizedRange]) -> tuple[PlacedRanges, ...]:
+    """Return the ranges of each task, with the places of their blocks in the bucket."""
+    view.load_indexes([_request(sized.range) for sized in ranges])
+    return tuple(
+        (tuple(parts), tuple(tuple(view.stored_blocks(_request(part))) for part in parts))
+        for parts in read.split_into_tasks(ranges)
+    )
+
+
+def home_tasks(
+    read: LedgerRead, address: str, s3: S3Options, store_id: str, planned: Sequence[PlacedRanges]
+) -> list[HomeTask]:
+    source = ReadSource(address, store_id, read.shape(), "", False, Credentials(), read.options.fail_on_data_loss)
+    return [HomeTask(source, s3, *task) for task in planned]
 
 
 def _request(planned: LedgerRange) -> ReadRequest:

@@ -29,20 +29,21 @@ from pyspark_ledger.connector.options.options import LedgerOptions
 from pyspark_ledger.connector.read.bounds import ReadBounds
 from pyspark_ledger.connector.read.data_loss import find_loss
 from pyspark_ledger.connector.read.ledger.task import LedgerTask, ReadSource
-from pyspark_ledger.connector.read.offsets import LedgerRange
-from pyspark_ledger.connector.read.planner import BatchPlanner
+from pyspark_ledger.connector.read.offsets import LedgerRange, OffsetStore
+from pyspark_ledger.connector.read.planner import BatchPlanner, Task
 from pyspark_ledger.connector.read.task_split import SizedRange, plan_tasks
 from pyspark_ledger.connector.rows.shape import RowOptions, RowShape, row_shape, shared_columns
 from pyspark_ledger.ledger.client.schemas import registered_rows
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
 from pyspark_ledger.ledger.errors import NotFound
 from pyspark_ledger.ledger.ledger_selection import Addressing, require_dead_letter_ledgers
-from pyspark_ledger.ledger.location import bucket_of, store_location
+from pyspark_ledger.ledger.location import bucket_of, location_text, store_location
 from pyspark_ledger.ledger.message.columns import schema_from_bytes
 from pyspark_ledger.ledger.message.schema.documents import TopicSchemas, is_payload_schema
 from pyspark_ledger.ledger.names import partition_of
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, PositionRange
 from pyspark_ledger.ledger.protocol.actions import AskSchemas, GetSchema, ListLedgers, SchemaOfMany
+from pyspark_ledger.ledger.protocol.cache import AskCacheReads, CacheReads
 from pyspark_ledger.ledger.protocol.reads import (
     AskLimitedRanges,
     AskLogStatuses,
@@ -101,7 +102,31 @@ class LedgerRead:
     @cached_property
     def connection(self) -> DriverConnection:
         """The connection to the broker of the store in the options."""
-        return DriverConnection(store_location(self.options.store), credentials=self.options.credentials())
+        return DriverConnection(self.location, credentials=self.options.credentials())
+
+    @property
+    def broker(self) -> DriverConnection | None:
+        """The connection to the broker. None if the read has no broker."""
+        return self.connection
+
+    @property
+    def location(self) -> str:
+        return store_location(self.options.store)
+
+    def refresh(self) -> None:
+        """Let later requests show the present state of the store. A broker's replies always do."""
+
+    def store(self) -> OffsetStore:
+        """Return the store of the read's offsets."""
+        return OffsetStore(self.connection.call(lambda client: client.store_id), location_text(self.location))
+
+    def former_ids(self) -> Collection[str]:
+        """Return the earlier ids of a store that is a copy."""
+        return self.connection.call(lambda client: client.hello()).former
+
+    def cache_reads(self) -> CacheReads:
+        """Return the counters of the broker's cache."""
+        return self.ask(AskCacheReads())
 
     @property
     def name(self) -> str:
@@ -194,7 +219,7 @@ class LedgerRead:
         ranges = self.ask(SplitRanges(list(requests))).ranges
         return [split.parts for split in ranges]
 
-    def tasks(self, ranges: Sequence[SizedRange]) -> list[LedgerTask]:
+    def tasks(self, ranges: Sequence[SizedRange]) -> list[Task]:
         """Return the tasks of ranges. Entries are immutable, so the same ranges have the same tasks."""
         planned = self.split_into_tasks(ranges)
         if not planned:
@@ -243,7 +268,7 @@ class LedgerRead:
             fail_on_data_loss=self.options.fail_on_data_loss,
             dead_letters=self.options.dead_letter_ledger,
         )
-        return replace(source, bucket=bucket_of(Path(self.connection.location)))
+        return replace(source, bucket=bucket_of(Path(self.location)))
 
     def _find(self) -> tuple[FoundLedgers, bool]:
         """Return the ledgers, and whether one of them has columns or has ever had entries."""
@@ -289,7 +314,7 @@ class LedgerScan(BatchPlanner):
     def schema(self) -> StructType:
         return self._read.schema()
 
-    def tasks(self) -> list[LedgerTask]:
+    def tasks(self) -> list[Task]:
         return self._read.tasks(bounded_ranges(self._read))
 
 

@@ -37,7 +37,6 @@ from pyspark_ledger.connector.read.limits import Delay, LedgerBacklog, Limits, R
 from pyspark_ledger.connector.read.offsets import (
     LedgerOffset,
     LedgerRange,
-    OffsetStore,
     StreamOffset,
     batch_ranges,
     delivered,
@@ -62,9 +61,8 @@ from pyspark_ledger.connector.read.redelivery import split_limits
 from pyspark_ledger.connector.read.task_split import SizedRange
 from pyspark_ledger.connector.rows.dead_letters import prepare_dead_letters
 from pyspark_ledger.ledger.errors import DataLoss
-from pyspark_ledger.ledger.location import location_text
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
-from pyspark_ledger.ledger.protocol.cache import AskCacheReads, CacheReads
+from pyspark_ledger.ledger.protocol.cache import CacheReads
 from pyspark_ledger.ledger.protocol.cursors import UNLIMITED, Due
 from pyspark_ledger.ledger.protocol.reads import LogStatus, LogStatuses, ReadProgress, SplitPart
 
@@ -102,11 +100,17 @@ class LedgerStream(StreamPlanner):
     """
 
     def __init__(
-        self, options: LedgerOptions, schema: StructType | None = None, bounds: ReadBounds | None = None
+        self,
+        options: LedgerOptions,
+        schema: StructType | None = None,
+        bounds: ReadBounds | None = None,
+        *,
+        read: LedgerRead | None = None,
     ) -> None:
-        """`bounds` replaces the bounds that the options set."""
-        self.read = LedgerRead(options, schema)
-        self.subscriptions = SubscribedLedgers(self.read.connection, options.subscription)
+        """`bounds` replaces the bounds that the options set, and `read` the read through the broker."""
+        self.read = read or LedgerRead(options, schema)
+        broker = self.read.broker
+        self.subscriptions = SubscribedLedgers(broker, options.subscription)
         if self.subscriptions.anonymous_reader is not None:
             self.read.reader = self.subscriptions.anonymous_reader.reader
         if options.dead_letter_ledger:
@@ -125,12 +129,16 @@ class LedgerStream(StreamPlanner):
         self._sized_ranges: dict[LedgerRange, SizedRange] = {}
         self._explicit = options.ack_mode == "explicit"
         self._new_first = False
-        self._prefetch_client = PrefetchClient(
-            self.read.connection,
-            self.read.reader,
-            paced=options.pacing,
-            mapping=options.mapping == "auto",
-            direct=options.direct is not None,
+        self._prefetch_client = (
+            None
+            if broker is None
+            else PrefetchClient(
+                broker,
+                self.read.reader,
+                paced=options.pacing,
+                mapping=options.mapping == "auto",
+                direct=options.direct is not None,
+            )
         )
 
     def initial(self) -> StreamOffset:
@@ -180,18 +188,19 @@ class LedgerStream(StreamPlanner):
         )
         if not ends:
             return None
-        self._prefetch_client.prefetch(
-            {
-                name: (PositionRange(states.logs[name].begin, at.position), states.logs[name].size_bytes)
-                for name, at in ends.items()
-            }
-        )
+        if self._prefetch_client is not None:
+            self._prefetch_client.prefetch(
+                {
+                    name: (PositionRange(states.logs[name].begin, at.position), states.logs[name].size_bytes)
+                    for name, at in ends.items()
+                }
+            )
         return self._batch_end(start, states, ends)
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> Sequence[Task]:
         self.accepted(end)
         require_no_table(end)
-        tasks = self.read.tasks(self.require(self.measure(batch_ranges(start, end))))
+        tasks: list[Task] = self.read.tasks(self.require(self.measure(batch_ranges(start, end))))
         for name, at in self._existing(delivered(start, end)).items():
             self.subscriptions.acquire({name: (at.incarnation, at.position)})
             tasks += self._deliveries(name, at.incarnation).tasks(at.delivery)
@@ -215,7 +224,7 @@ class LedgerStream(StreamPlanner):
         """Return the progress report of this trigger (`stream_report`); None before the first trigger."""
         if self._log_states is None:
             return None
-        logs, connection = self._log_states.logs, self.read.connection
+        logs = self._log_states.logs
         ends = {name: self._parts[name].range.end if name in self._parts else log.begin for name, log in logs.items()}
         cursor = self.subscriptions.name or ""
         progress = {
@@ -226,7 +235,7 @@ class LedgerStream(StreamPlanner):
         left = self.read.statuses(progress, of=list(progress)) if progress else self._log_states.statuses
         backlogs = {log.name: log for log in left.logs if log.name in progress}
         lags = [LedgerLag(log, backlogs.get(name), left.now_ms) for name, log in logs.items()]
-        cache_reads = connection.ask(AskCacheReads())
+        cache_reads = self.read.cache_reads()
         reads, cache = (
             reads_between(self._last_cache_reads, cache_reads),
             cache_between(self._last_cache_reads, cache_reads),
@@ -237,9 +246,8 @@ class LedgerStream(StreamPlanner):
         # `explicit` this would include rows that the sink did not acknowledge. So the subscription is not reported
         # then.
         subscription = None if self._explicit else options.subscription
-        identity = SourceIdentity.of(
-            connection.location, connection.client.store_id, subscription, options.credentials()
-        )
+        store_id = self.read.store().store_id
+        identity = SourceIdentity.of(self.read.location, store_id, subscription, options.credentials())
         report = stream_report(identity, lags, self._ended_by(), reads, cache, list(self.losses))
         return with_added_columns(report, self.read)
 
@@ -248,6 +256,7 @@ class LedgerStream(StreamPlanner):
 
         Later ledgers are not read. Each row is delivered at most once. The next execution redelivers rows if necessary.
         """
+        self.read.refresh()
         statuses = self.read.statuses({})
         self.pinned_ends = {log.name: log.end for log in statuses.logs}
         for log in statuses.logs if self._explicit else ():
@@ -274,6 +283,7 @@ class LedgerStream(StreamPlanner):
 
     def refresh(self, start: StreamOffset) -> LogStates:
         """Return the states of the ledgers for a batch from `start`, with the lost entries."""
+        self.read.refresh()
         names = self.read.names()
         progress = {name: self.read_progress(name, None) for name in names}
         progress |= {name: self.read_progress(name, at) for name, at in start.ledgers.items()}
@@ -437,9 +447,8 @@ class LedgerStream(StreamPlanner):
 
     def accepted(self, offset: StreamOffset) -> StreamOffset:
         """Return the offset as one of this store. Raises Refused if it is of another store or another query."""
-        connection = self.read.connection
-        store = OffsetStore(connection.call(lambda client: client.store_id), location_text(connection.location))
-        require_store(offset.store, store, lambda: connection.call(lambda client: client.hello()).former)
+        store = self.read.store()
+        require_store(offset.store, store, self.read.former_ids)
         if offset.store is not None and offset.store.store_id != store.store_id:
             print_once(
                 f"the checkpoint of {self.read.name} is of store {offset.store.store_id} at {offset.store.place}. "

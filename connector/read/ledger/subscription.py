@@ -214,13 +214,16 @@ class AnonymousReader:
 
 
 class SubscribedLedgers:
-    """Subscriptions of a running query, one for each ledger. Without a subscription, its anonymous reader."""
+    """Subscriptions of a running query, one for each ledger. Without a subscription, its anonymous reader.
 
-    def __init__(self, connection: DriverConnection, name: str | None) -> None:
+    A query without a broker (`connection` is None) has neither: nobody knows its position.
+    """
+
+    def __init__(self, connection: DriverConnection | None, name: str | None) -> None:
         self.name = name
         self._connection = connection
         self._leases: dict[str, tuple[str, Subscription]] = {}
-        self.anonymous_reader = AnonymousReader(connection) if name is None else None
+        self.anonymous_reader = None if name is not None or connection is None else AnonymousReader(connection)
         self._heartbeat: Heartbeat | None = None
 
     def cursor(self, log: str) -> CursorState | None:
@@ -243,7 +246,7 @@ class SubscribedLedgers:
                 leased[log] = subscription.open(position)
         if self.anonymous_reader is not None:
             self.anonymous_reader.report({log: at for log, (_, at) in starts.items()})
-        if self._heartbeat is None and starts:
+        if self._heartbeat is None and starts and self._connection is not None:
             self._heartbeat = self._start_heartbeat()
         return leased
 
@@ -273,6 +276,7 @@ class SubscribedLedgers:
             self.anonymous_reader.unregister()
 
     def _subscription(self, log: str) -> Subscription:
+        assert self._connection is not None, "the options refuse a subscription without a broker"  # noqa: S101
         return Subscription(self._connection, log, self.name or "")
 
     def _incarnation(self, log: str) -> str:
