@@ -46,7 +46,7 @@ class AddressOptions:
     )
     broker: str = option(
         one_of("auto", "none"),
-        EVERYWHERE,
+        READS,
         "`auto` uses the broker of the store. `none` reads a store in a bucket without a broker, on any host, in a "
         "batch or in a stream. Subscriptions and writes need a broker.",
         default="auto",

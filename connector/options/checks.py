@@ -64,11 +64,6 @@ def require_consistent(values: Values) -> None:
 
 def require_sense(values: Values, use: str) -> None:
     """Raise Refused for options without a meaning in this use, such as a batch read from `latest`."""
-    if values.get("broker") == "none" and use.endswith("write"):
-        raise Refused(
-            f"option 'broker' is 'none' for a {use}: only the store's broker can append rows",
-            hint="Leave 'broker' out: the driver then starts the broker, or uses the running one",
-        )
     starts, ends = _places(values, "starting_positions"), _places(values, "ending_positions")
     later = sorted(name for name, at in starts.items() if at == LATEST)
     if use == "batch read" and (later or values.get("starting_position") == LATEST):

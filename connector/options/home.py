@@ -5,7 +5,7 @@ The bucket that contains such a store is its *home* bucket.
 Rules
 - The user gives the access to the home bucket with the same options as the access to the bucket of `offload`.
 - An option that needs a broker is refused, even if other reads accept it.
-- A write is refused (`checks.require_sense`).
+- Writes refuse the option `broker` itself.
 """
 
 from __future__ import annotations

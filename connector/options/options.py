@@ -38,6 +38,10 @@ SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "asyncprogresstrackin
 _ASYNC_PROGRESS = "asyncProgressTrackingEnabled"
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 _OPTIONS_HINT = f"The options are {', '.join(sorted(option.name for option in OPTIONS))}"
+_HINTS = {
+    "broker": "Only the store's broker can append. Leave 'broker' out: the driver then starts the broker, or uses the "
+    "running one"
+}
 _KEY_CHARS_MAX = 64
 _SHOWN = 300  # characters of a value in an error
 
@@ -127,9 +131,8 @@ def read_options(given: Mapping[str, str], use: Use | None = None) -> LedgerOpti
         if option is None:
             continue
         if use is not None and use not in option.uses:
-            raise Refused(
-                f"option {option.name!r} has no meaning for a {use}", hint=f"It belongs to a {' or '.join(option.uses)}"
-            )
+            hint = _HINTS.get(option.name, f"It belongs to a {' or '.join(option.uses)}")
+            raise Refused(f"option {option.name!r} has no meaning for a {use}", hint=hint)
         _require_readable(option, text)
         try:
             values[option.key] = option.parse(text)

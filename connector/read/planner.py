@@ -4,7 +4,7 @@ The page docs/concepts.md explains the words entry, lease and subscription.
 
     planner                     source                               tasks
     LedgerScan, LedgerStream    ledgers of a store, by its broker    ledger.task.LedgerTask
-    HomeScan                    ledgers of a store, by its bucket    home.task.HomeTask
+    HomeScan, LedgerStream      ledgers of a store, by its bucket    home.task.HomeTask
     BucketScan, BucketStream    a topic of a bucket                  bucket.task.BucketTask
     TableScan, TableStream      a published table and the log        table.task.TableTask, LedgerTask
     BucketTableScan             a published table and a bucket       table.task.TableTask, BucketTask

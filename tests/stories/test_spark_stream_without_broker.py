@@ -141,10 +141,10 @@ def test_a_subscription_and_a_sink_without_a_broker_are_refused(
             "checkpointLocation", str(tmp_path / "one")
         ).start().awaitTermination()
     rows = spark_session.range(3)
-    with pytest.raises(PySparkException, match=r"only the store's broker can append rows\. Leave 'broker' out"):
+    with pytest.raises(PySparkException, match=r"Only the store's broker can append\. Leave 'broker' out"):
         rows.write.format("ledger").option("store", bucket).option("broker", "none").mode("append").save("orders")
     stream = spark_session.readStream.format("rate").load().select("value")
-    with pytest.raises(PySparkException, match=r"only the store's broker can append rows\. Leave 'broker' out"):
+    with pytest.raises(PySparkException, match=r"Only the store's broker can append\. Leave 'broker' out"):
         stream.writeStream.format("ledger").option("store", bucket).option("broker", "none").option(
             "checkpointLocation", str(tmp_path / "two")
         ).start("orders").awaitTermination()

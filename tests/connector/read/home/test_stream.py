@@ -349,6 +349,6 @@ def test_what_a_stream_without_a_broker_refuses(rig: BucketRig, bucket: str, tmp
         reader(bucket, path="lgo")
     source = LedgerSource({"store": bucket, "path": "log", "broker": "none"}, "0.1.0")
     with pytest.raises(
-        Refused, match=r"'broker' is 'none' for a stream write: only the store's broker .* Leave 'broker'"
+        Refused, match=r"'broker' has no meaning for a stream write. Only the store's broker .* Leave 'broker' out"
     ):
         source.stream_writer(source.schema())
