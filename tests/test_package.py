@@ -76,7 +76,7 @@ def tree() -> set[str]:
     listed = subprocess.run(
         ["git", "ls-files", "connector", "ledger", "offload"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    return {f"pyspark_ledger/{name}" for name in (*listed.stdout.split(), "__init__.py", "py.typed")}
+    return {f"pyspark_ledger/{name}" for name in (*listed.stdout.split(), "__init__.py", "aio.py", "py.typed")}
 
 
 def looked_up(place: Path, cwd: Path) -> dict[str, str]:

@@ -10,6 +10,8 @@ Rules
   causes no further call.
 - The threads end when no reader waits any more, at the latest after `_WAIT_MS`.
 - An error of the call goes to every waiting reader, the error of one ledger only to the readers of this ledger.
+- A reader inside `parking` holds no thread while it waits: `wait` raises Parked, and a callback tells of the news. The
+  reader stays registered until it waits again, or calls `Parked.leave`.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -41,22 +45,51 @@ class AskInTime(Protocol):
         """Return the reply. Raises the errors of `BrokerConnection.ask`."""
 
 
+_on_news: ContextVar[Callable[[], None] | None] = ContextVar("on_news", default=None)
+
+
+class Parked(Exception):
+    """Wait that goes on without a thread. Repeat it after the news, or after `milliseconds`."""
+
+    def __init__(self, milliseconds: int) -> None:
+        super().__init__()
+        self.milliseconds = milliseconds
+        self.leave: Callable[[], None] = lambda: None
+        """End the registration of the reader."""
+
+
+@contextmanager
+def parking(on_news: Callable[[], None]) -> Iterator[None]:
+    """Let the waits of this block raise Parked where they would hold the thread. `on_news` may run in any thread."""
+    token = _on_news.set(on_news)
+    try:
+        yield
+    finally:
+        _on_news.reset(token)
+
+
 class WaitingReader:
     """Queue of the news for one reader. `wake` may be called from a signal handler, because it takes no lock."""
 
     def __init__(self) -> None:
         self._news: SimpleQueue[MovedEnd | BaseException | None] = SimpleQueue()
+        self._on_news: Callable[[], None] | None = None
 
     def wake(self) -> None:
         """End a wait that runs, or else the next one."""
-        self._news.put(None)
+        self.tell(None)
 
-    def tell(self, news: MovedEnd | BaseException) -> None:
+    def tell(self, news: MovedEnd | BaseException | None) -> None:
         self._news.put(news)
+        if self._on_news is not None:
+            self._on_news()
 
     def news(self, milliseconds: int) -> list[MovedEnd]:
-        """Return the ledgers that have moved, and wait for the first one. Raises the error of the call."""
+        """Return the ledgers that have moved, and wait for the first one. Raises the error of the call, and Parked."""
         found: list[MovedEnd] = []
+        self._on_news = _on_news.get()
+        if self._on_news is not None and self._news.empty() and milliseconds:
+            raise Parked(milliseconds)
         with suppress(Empty):
             news = self._news.get(timeout=milliseconds / 1000)
             while True:
@@ -96,14 +129,24 @@ class EndWatch:
         Raises the error of the call to the broker, such as Unavailable.
         """
         known = list(ledgers)
+        leave = partial(self._leave, reader, known)
         try:
             self._register(reader, known)
-            return reader.news(milliseconds)
-        finally:
-            with self._changed:
-                for ledger in known:
-                    if (watched := self._ledgers.get(ledger.name)) is not None:
-                        watched.readers.pop(reader, None)
+            news = reader.news(milliseconds)
+        except Parked as parked:
+            parked.leave = leave
+            raise
+        except BaseException:
+            leave()
+            raise
+        leave()
+        return news
+
+    def _leave(self, reader: WaitingReader, ledgers: Sequence[KnownEnd]) -> None:
+        with self._changed:
+            for ledger in ledgers:
+                if (watched := self._ledgers.get(ledger.name)) is not None:
+                    watched.readers.pop(reader, None)
 
     def _register(self, reader: WaitingReader, ledgers: Sequence[KnownEnd]) -> None:
         with self._changed:

@@ -99,7 +99,7 @@ class Batches(Iterator[B], Generic[B]):
         try:
             with self._turn:
                 self._finish(thread)
-                self._read()
+                self._read_or_stop()
                 # Python delivers an interrupt only after a call. Nothing is called between the next two lines, nor
                 # between the lines after `with`. So the batch is in exactly one of `_unseen` and `batch`.
                 batch = self._unseen[0]
@@ -114,6 +114,31 @@ class Batches(Iterator[B], Generic[B]):
         finally:
             if self._closed:
                 self._release()
+
+    def until(self) -> int | None:
+        """Return the monotonic time in milliseconds at which a wait that begins now ends the loop; None: never."""
+        return None if self._wait_ms is None else monotonic_ms() + self._wait_ms
+
+    def fill(self, until: int | None, longest_ms: int) -> bool:
+        """Read the next batch, for `hand_out`. Return False at the end of the loop.
+
+        A source raises Parked where it would wait, inside `end_watch.parking`. Then call this method again.
+        """
+        self._require_own_process()
+        try:
+            with self._turn:
+                self._finish(0)
+                return self._read(until, longest_ms)
+        finally:
+            if self._closed:
+                self._release()
+
+    def hand_out(self) -> B:
+        """Return the batch that `fill` has read. All calls of these two methods count as those of one thread."""
+        batch = self._unseen.pop(0)
+        if self._after is not None:
+            self._given[0] = batch
+        return batch
 
     def close(self) -> None:
         """End the iteration, and wake a `next` that waits. A repeated call has no further effect.
@@ -131,9 +156,13 @@ class Batches(Iterator[B], Generic[B]):
             self._after(self._given[thread])
             del self._given[thread]
 
-    def _read(self) -> None:
-        """Read a batch into `_unseen`. Raises StopIteration at the end of the loop, and then closes the iterator."""
-        until = None if self._wait_ms is None else monotonic_ms() + self._wait_ms
+    def _read_or_stop(self) -> None:
+        """Read a batch into `_unseen`. Raises StopIteration at the end of the loop."""
+        if not self._read(self.until(), _WAIT_MS_MAX):
+            raise StopIteration
+
+    def _read(self, until: int | None, longest_ms: int) -> bool:
+        """Read a batch into `_unseen`. Return False at the end of the loop, and then close the iterator."""
         looked = False
         while not self._closed and not self._unseen:
             if self._newest is not None:
@@ -144,12 +173,11 @@ class Batches(Iterator[B], Generic[B]):
                 self._newest = batch
                 self._unseen.append(batch)
                 break
-            left = _WAIT_MS_MAX if until is None else max(min(until - monotonic_ms(), _WAIT_MS_MAX), 0)
+            left = longest_ms if until is None else max(min(until - monotonic_ms(), longest_ms), 0)
             if looked or not self._source.wait(left):
                 self._closed = True
             looked = not left
-        if self._closed:
-            raise StopIteration
+        return not self._closed
 
     def _release(self) -> None:
         """Close the source, unless a thread is in `next`. That thread calls this method afterwards."""
