@@ -99,6 +99,7 @@ SAYS = {
         r"got 3",
         r"partitions: \['rides-partition-0', 'rides-partition-1'\]",
     ],
+    "docs/async.md": [r"crates: 2", r"pings: 100"],
     "docs/tiered-storage.md": [
         r"done - 1 segment in object storage, 1 here as well",
         r"\[\d+\] has no local data any more",
