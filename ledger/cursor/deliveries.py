@@ -274,9 +274,8 @@ class DeliveryTable:
     ) -> DecidedDelivery:
         key = (cursor.ledger, cursor.name)
         now = self._time(_newest_ms(previous))
-        for share in request.nacked:
-            rest = PositionRange(max(share.range.start, cursor.next_position), share.range.end)
-            self._nacked.setdefault(key, PositionSet()).update(complement(skipped_rows(share), rest, snapshot))
+        if nacked := _delivered_rows(request.nacked, previous, cursor, snapshot):
+            self._nacked.setdefault(key, PositionSet()).update(nacked)
         budget = BatchBudget(request.back_rows, request.back_bytes, request.back_first)
         decision = self._decision(request, cursor, previous, acknowledged, snapshot, budget)
         self._redelivered_rows[key] = request.after, self._nacked_rows(key, request.after)

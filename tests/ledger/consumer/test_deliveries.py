@@ -282,6 +282,19 @@ def test_reset_moves_a_waiting_loop_and_older_batches_acknowledge_nothing(
         assert ids(next(batches)) == list(range(20))
 
 
+@pytest.mark.parametrize("most", [None, 0])
+def test_nack_of_a_batch_from_before_a_reset_has_no_effect(billing: Cursor, most: int | None) -> None:
+    with billing.batches(max_rows=5, wait=0, max_redeliveries=most) as batches:
+        older = next(batches)
+        billing.reset(EARLIEST)
+        afresh = next(batches)
+        older.nack()
+        assert [(ids(batch)[0], batch.redeliveries) for batch in batches] == [(5, 0), (10, 0), (15, 0)]
+        assert left(billing) == list(range(20))
+        afresh.acknowledge()
+    assert left(billing) == list(range(5, 20))
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_deleted_cursor_ends_its_loop_with_an_error(orders: Ledger, billing: Cursor, again: bool) -> None:
     with billing.batches(max_rows=5, wait=0) as batches:
