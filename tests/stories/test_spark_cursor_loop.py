@@ -7,6 +7,7 @@ some of its rows, and the other one starts afterwards.
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,29 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
+from pyspark_ledger.ledger.consumer.batches import Batches
+from pyspark_ledger.ledger.consumer.deliveries import DeliveredBatch
 from pyspark_ledger.ledger.errors import Refused
 
 ROWS = 40
 
 
+def begun(store: LedgerStore) -> Batches[DeliveredBatch]:
+    """Begin a loop. Spark may end the process of a stopped query, which holds the lease, only after `stop`."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            return store.ledger("rides").cursor("worker").batches(max_rows=1, wait=0)
+        except Refused:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+
+
 def by_loop(store: LedgerStore, divisor: int) -> set[int]:
     """Run a loop to the end, and acknowledge the batches with a multiple of `divisor`. Return the received ids."""
     found = list[int]()
-    with store.ledger("rides").cursor("worker").batches(max_rows=1, wait=0) as batches:
+    with begun(store) as batches:
         for batch in batches:
             (number,) = batch.table["id"].to_pylist()
             found.append(number)

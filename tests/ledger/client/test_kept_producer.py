@@ -117,7 +117,7 @@ def test_a_lost_entry_is_sent_again(
 def test_of_many_entries_those_that_lack_are_sent_again(
     store: LedgerStore, store_path: Path, stream: Stream, monkeypatch: pytest.MonkeyPatch, skip: int
 ) -> None:
-    monkeypatch.setattr("pyspark_ledger.ledger.api.rows._ENTRY_BYTES", 8 * ENTRY_ROWS)
+    monkeypatch.setattr("pyspark_ledger.ledger.rows.batch_sizes._ENTRY_BYTES", 8 * ENTRY_ROWS)
     orders = store.ledger("orders")
     once(monkeypatch, stream, "read", lost_with(store_path), skip)
     for first in range(0, 500, 100):
