@@ -210,7 +210,7 @@ class CursorTable:
             position = named.get(request.next_position, request.next_position)
             _require_left(found, position, snapshot)
             found.reset(position, snapshot.end)
-            with self._forgetting(name, request.cursor), self._cleared(found, snapshot):
+            with self._forgetting(name, request.cursor), self.acknowledgements.cleared(found, snapshot):
                 self._changed(snapshot, request.cursor, lambda cursor: cursor.reset(position, snapshot.end))
             return self._state(self._get(name, request.cursor).cursor, snapshot)
 
@@ -218,7 +218,8 @@ class CursorTable:
         """Delete a cursor. Raises NotFound if the cursor is missing."""
         snapshot = self._snapshot_of(request.ledger)
         found = self._get(snapshot.name, request.cursor).cursor
-        with self._forgetting(snapshot.name, request.cursor), self._cleared(found, snapshot, deleted=True):
+        acknowledgements = self.acknowledgements.cleared(found, snapshot, deleted=True)
+        with self._forgetting(snapshot.name, request.cursor), acknowledgements:
             if not self._metadata.cursors.delete(snapshot.name, request.cursor):
                 raise self._missing(snapshot.name, request.cursor)
 
@@ -232,13 +233,6 @@ class CursorTable:
             changed = change(found.cursor)
             if changed == found.cursor or self._metadata.cursors.put(changed, found.version) is not None:
                 return changed
-
-    def _cleared(
-        self, cursor: CursorRecord, snapshot: LogSnapshot, *, deleted: bool = False
-    ) -> AbstractContextManager[None]:
-        if not self.acknowledgements.has_acknowledgements(cursor):
-            return nullcontext()
-        return self.acknowledgements.cleared(cursor, snapshot, deleted=deleted)
 
     def _current(self, cursor: CursorRecord, snapshot: LogSnapshot) -> CurrentCursor:
         """Return the current state of a cursor. Its position may be ahead of the metadata."""

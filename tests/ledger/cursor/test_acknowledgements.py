@@ -4,8 +4,10 @@ store.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -249,3 +251,32 @@ def test_acknowledgements_and_resets_at_once_leave_one_of_both(rig: CursorRig) -
     rig.ack(*places)
     assert rig.state().backlog_rows == 0
     assert len(rig.cursor_files()) <= 1
+
+
+def test_a_reset_beside_the_first_acknowledgement_wins(rig: CursorRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The acknowledgement begins while the reset stores the new position. It must not bring the old one back."""
+    rig.acknowledge("c", Position(0, 2))
+    cursors, read, stored = rig.store.cursors, Event(), Event()
+    changed, advanced = cursors._changed, type(cursors.acknowledgements)._advanced
+    acknowledged = list[Future[object]]()
+
+    def change(*arguments: Any) -> Any:
+        acknowledged.append(executor.submit(rig.ack, (0, 2)))
+        read.wait(1)  # the acknowledgement has to wait for the reset, so this time passes
+        found = changed(*arguments)
+        stored.set()
+        return found
+
+    def advance(*arguments: Any) -> Position:
+        found = advanced(*arguments)
+        read.set()
+        stored.wait(60)
+        return found
+
+    monkeypatch.setattr(cursors, "_changed", change)
+    monkeypatch.setattr(type(cursors.acknowledgements), "_advanced", advance)
+    with ThreadPoolExecutor(1) as executor:
+        cursors.reset(ResetCursor("log", "c", EARLIEST))
+        acknowledged[0].result(60)
+    state = rig.state()
+    assert (state.next_position, state.acknowledged_ranges, state.backlog_entries) == (Position(-1, 0), 1, 19)
