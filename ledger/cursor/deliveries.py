@@ -224,6 +224,7 @@ class DeliveryTable:
             self._records.forget(ledger, cursor)
             self._nacked.pop((ledger, cursor), None)
             self._redelivered_rows.pop((ledger, cursor), None)
+            self._time(self._time() + 1)  # so that each later delivery has a later time than the earlier ones
             yield
 
     def ack_dead_letters(self, request: AckDeadLetters) -> None:
@@ -353,6 +354,8 @@ class DeliveryTable:
         newest = self._records.newest(cursor.ledger, cursor.name)
         number = max(request.after, 0 if newest is None else newest.record) + 1
         record = DeliveryRecord(number, position, shares, waiting)
+        since_ms = _newest_ms(record) if newest is None else newest.since_ms  # a reset deletes the records
+        record = msgspec.structs.replace(record, since_ms=since_ms)
         self._records.put(cursor.ledger, cursor.name, record, request.after, changed)
         return DecidedDelivery(number, position, dead)
 
@@ -388,10 +391,11 @@ def _outstanding(record: DeliveryRecord | None) -> list[DeliveredRange]:
 def _delivered_rows(
     shares: list[DeliveredRange], newest: DeliveryRecord | None, cursor: CursorRecord, snapshot: LogSnapshot
 ) -> PositionSet:
-    """Return those rows of a loop's batch that are outstanding since its delivery."""
+    """Return those rows of a loop's batch that are outstanding since its delivery. A reset ends a delivery."""
     rows = PositionSet()
     for share in shares:
-        rows.update(shared_rows(share, _outstanding(newest), cursor.next_position, snapshot))
+        if newest is not None and share.at_ms >= newest.since_ms:
+            rows.update(shared_rows(share, _outstanding(newest), cursor.next_position, snapshot))
     drop_rowless(rows, snapshot)
     return rows
 

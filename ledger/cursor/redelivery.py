@@ -134,7 +134,8 @@ def shared_rows(
 ) -> PositionSet:
     """Return the rows of `delivered` that are outstanding from this delivery or a later one of the same rows.
 
-    After a reset of the cursor a row is delivered afresh, with count 0 and another time. Such a row is left out.
+    After a reset of the cursor a row is delivered afresh, with count 0 and another time. Such a row is left out. The
+    caller leaves out `delivered` from before a reset, because a later redelivery has a higher count again.
     """
     rows = PositionSet()
     for share in outstanding:

@@ -70,13 +70,15 @@ LEFT JOIN delivery_chunk AS part USING (ledger, cursor, record) ORDER BY part.ch
 class DeliveryRecord(msgspec.Struct, frozen=True, array_like=True):
     """Record of a batch. `shares` are the rows of the batch. `waiting` are outstanding rows of earlier batches.
 
-    `position` is the start of the next batch.
+    `position` is the start of the next batch. `since_ms` is the time of the first record after the newest reset of the
+    cursor, 0 if the record is older than this field.
     """
 
     record: int
     position: Position
     shares: list[DeliveredRange]
     waiting: list[DeliveredRange] = []
+    since_ms: int = 0
 
 
 _RECORD = msgspec.msgpack.Decoder(DeliveryRecord)

@@ -295,6 +295,19 @@ def test_nack_of_a_batch_from_before_a_reset_has_no_effect(billing: Cursor, most
     assert left(billing) == list(range(5, 20))
 
 
+def test_older_batch_acknowledges_nothing_after_a_redelivery(billing: Cursor) -> None:
+    with billing.batches(max_rows=5, wait=0) as batches:
+        older = next(batches)
+        billing.reset(EARLIEST)
+        next(batches).nack()
+        afresh = next(batch for batch in batches if batch.redeliveries)
+        older.acknowledge()
+        assert left(billing) == list(range(20))
+        older.nack()
+        afresh.acknowledge()
+    assert left(billing) == list(range(5, 20))
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_deleted_cursor_ends_its_loop_with_an_error(orders: Ledger, billing: Cursor, again: bool) -> None:
     with billing.batches(max_rows=5, wait=0) as batches:
