@@ -138,6 +138,8 @@ class Batches(Generic[B]):
             await asyncio.wait([self._filling])
         if self._twin is not None:
             await asyncio.shield(self.calls.start(self._end))
+        if self._filling is not None:  # a step that runs releases the lease itself, at its end
+            await asyncio.wait([self._filling])
         self._news.set()
 
     aclose = close

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -188,6 +189,7 @@ def test_producer_sends_what_many_tasks_send_in_their_order(store: LedgerStore) 
         assert len(set(ids)) == 3000
         values = (await events.read()).column("value").to_pylist()
         assert values[:3000] == [b"%d" % n for n in range(3000)]
+        assert values[3000:] in ([], [b"cancelled"])
 
     run(store, work)
 
@@ -249,5 +251,38 @@ def test_forked_child_gets_one_error(store: LedgerStore) -> None:
                     status = 0 if "was opened in process" in str(refusal) else 2
             os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0  # noqa: ASYNC222 — the child ends at once
+
+    run(store, work)
+
+
+def test_cancelled_append_appends_all_rows_or_none(store: LedgerStore) -> None:
+    async def work(opened: aio.LedgerStore) -> None:
+        orders = await opened.ledger("orders")
+        for n in range(20):
+            task = asyncio.ensure_future(orders.append([{"n": n}] * 50))
+            await asyncio.sleep(n % 5 / 1000)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await orders.append([{"n": 20}] * 50)
+
+    run(store, work)
+    found = Counter(store.ledger("orders").read().column("n").to_pylist())
+    assert found[20] == 50
+    assert set(found.values()) == {50}
+
+
+def test_close_returns_after_the_lease_of_a_running_step(store: LedgerStore) -> None:
+    async def work(opened: aio.LedgerStore) -> None:
+        orders = await opened.ledger("orders")
+        await orders.append([{"n": n} for n in range(100)])
+        worker = await orders.cursor("worker")
+        for _ in range(20):
+            batches = worker.batches(max_rows=1)
+            await anext(batches)
+            step = asyncio.ensure_future(anext(batches))
+            await asyncio.sleep(0)
+            step.cancel()
+            await batches.close()
+            assert not (await worker.state(precise=False)).lease_holder
 
     run(store, work)
