@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark_ledger.connector.session.cluster import ServedStore
     from pyspark_ledger.connector.session.metrics import ProgressWatch
     from pyspark_ledger.ledger.api.cursor import Cursor
+    from pyspark_ledger.ledger.api.joined_cursor import JoinedCursor
     from pyspark_ledger.ledger.api.ledger import Ledger
     from pyspark_ledger.ledger.api.store import LedgerStore, connect
     from pyspark_ledger.ledger.consumer.batch import Batch
@@ -64,6 +65,7 @@ __all__ = [
     "DefaultSource",
     "DeliveredBatch",
     "Fenced",
+    "JoinedCursor",
     "LeaseLost",
     "Ledger",
     "LedgerError",
@@ -100,6 +102,7 @@ _LAZY = {
     "DeliveredBatch": "pyspark_ledger.ledger.consumer.deliveries",
     "Batches": "pyspark_ledger.ledger.consumer.batches",
     "Cursor": "pyspark_ledger.ledger.api.cursor",
+    "JoinedCursor": "pyspark_ledger.ledger.api.joined_cursor",
     "DataLoss": "pyspark_ledger.ledger.errors",
     "DefaultSource": "pyspark_ledger.connector.default_source",
     "EARLIEST": "pyspark_ledger.ledger.position",

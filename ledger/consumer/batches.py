@@ -51,15 +51,8 @@ class BatchSource(Protocol[B]):
         """Release what the source holds. A repeated call has no further effect."""
 
 
-class Batches(Iterator[B], Generic[B]):
-    """Iterator over batches. Use it in a `for` statement, and close it or use `with`.
-
-    `close` ends the iteration, also from another thread or in a signal handler. A `next` that waits then raises
-    StopIteration, as every later one. After another error or an interrupt, `next` can be called again.
-
-        with orders.follow() as batches:
-            for batch in batches: ...
-    """
+class BatchSteps(Generic[B]):
+    """Steps of an iterator over batches: `fill` reads a batch, `hand_out` returns it. asyncio's loops call them."""
 
     def __init__(
         self, source: BatchSource[B], name: str, wait_ms: int | None, after: Callable[[B], None] | None = None
@@ -75,6 +68,79 @@ class Batches(Iterator[B], Generic[B]):
         self._unseen: list[B] = []  # a batch that was read, and not handed out yet
         self._newest: B | None = None  # the batch that the source has to pass before it takes the next one
         self._given: dict[int, B] = {}  # the batch that each thread got last, if `after` has to receive it
+
+    def until(self) -> int | None:
+        """Return the monotonic time in milliseconds at which a wait that begins now ends the loop; None: never."""
+        return None if self._wait_ms is None else monotonic_ms() + self._wait_ms
+
+    def fill(self, until: int | None, longest_ms: int) -> bool:
+        """Read the next batch, for `hand_out`. Return False at the end of the loop.
+
+        A source raises Parked where it would wait, inside `end_watch.parking`. Then call this method again.
+        """
+        self._require_own_process()
+        try:
+            with self._turn:
+                self._finish(0)
+                return self._read(until, longest_ms)
+        finally:
+            if self._closed:
+                self._release()
+
+    def hand_out(self) -> B:
+        """Return the batch that `fill` has read. All calls of these two methods count as those of one thread."""
+        batch = self._unseen.pop(0)
+        if self._after is not None:
+            self._given[0] = batch
+        return batch
+
+    def _finish(self, thread: int) -> None:
+        """Pass the thread's last batch to `after`. If this fails, the next call repeats it."""
+        if self._after is not None and not self._closed and thread in self._given:
+            self._after(self._given[thread])
+            del self._given[thread]
+
+    def _read(self, until: int | None, longest_ms: int) -> bool:
+        """Read a batch into `_unseen`. Return False at the end of the loop, and then close the iterator."""
+        looked = False
+        while not self._closed and not self._unseen:
+            if self._newest is not None:
+                self._source.passed(self._newest)
+                self._newest = None
+            batch = self._source.take()
+            if batch is not None:
+                self._newest = batch
+                self._unseen.append(batch)
+                break
+            left = longest_ms if until is None else max(min(until - monotonic_ms(), longest_ms), 0)
+            if looked or not self._source.wait(left):
+                self._closed = True
+            looked = not left
+        return not self._closed
+
+    def _release(self) -> None:
+        """Close the source, unless a thread is in `next`. That thread calls this method afterwards."""
+        if not self._turn.locked():
+            with self._turn:
+                self._source.close()
+
+    def _require_own_process(self) -> None:
+        if self._pid != os.getpid():
+            raise Refused(
+                f"the batches of {self._name} were opened in process {self._pid}, process {os.getpid()} iterates them",
+                hint="Begin a loop of its own in each process, after the fork",
+            )
+
+
+class Batches(BatchSteps[B], Iterator[B]):
+    """Iterator over batches. Use it in a `for` statement, and close it or use `with`.
+
+    `close` ends the iteration, also from another thread or in a signal handler. A `next` that waits then raises
+    StopIteration, as every later one. After another error or an interrupt, `next` can be called again.
+
+        with orders.follow() as batches:
+            for batch in batches: ...
+    """
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._name}, {'closed' if self._closed else 'open'}>"
@@ -115,31 +181,6 @@ class Batches(Iterator[B], Generic[B]):
             if self._closed:
                 self._release()
 
-    def until(self) -> int | None:
-        """Return the monotonic time in milliseconds at which a wait that begins now ends the loop; None: never."""
-        return None if self._wait_ms is None else monotonic_ms() + self._wait_ms
-
-    def fill(self, until: int | None, longest_ms: int) -> bool:
-        """Read the next batch, for `hand_out`. Return False at the end of the loop.
-
-        A source raises Parked where it would wait, inside `end_watch.parking`. Then call this method again.
-        """
-        self._require_own_process()
-        try:
-            with self._turn:
-                self._finish(0)
-                return self._read(until, longest_ms)
-        finally:
-            if self._closed:
-                self._release()
-
-    def hand_out(self) -> B:
-        """Return the batch that `fill` has read. All calls of these two methods count as those of one thread."""
-        batch = self._unseen.pop(0)
-        if self._after is not None:
-            self._given[0] = batch
-        return batch
-
     def close(self) -> None:
         """End the iteration, and wake a `next` that waits. A repeated call has no further effect.
 
@@ -150,44 +191,7 @@ class Batches(Iterator[B], Generic[B]):
             self._source.wake()
             self._release()
 
-    def _finish(self, thread: int) -> None:
-        """Pass the thread's last batch to `after`. If this fails, the next call repeats it."""
-        if self._after is not None and not self._closed and thread in self._given:
-            self._after(self._given[thread])
-            del self._given[thread]
-
     def _read_or_stop(self) -> None:
         """Read a batch into `_unseen`. Raises StopIteration at the end of the loop."""
         if not self._read(self.until(), _WAIT_MS_MAX):
             raise StopIteration
-
-    def _read(self, until: int | None, longest_ms: int) -> bool:
-        """Read a batch into `_unseen`. Return False at the end of the loop, and then close the iterator."""
-        looked = False
-        while not self._closed and not self._unseen:
-            if self._newest is not None:
-                self._source.passed(self._newest)
-                self._newest = None
-            batch = self._source.take()
-            if batch is not None:
-                self._newest = batch
-                self._unseen.append(batch)
-                break
-            left = longest_ms if until is None else max(min(until - monotonic_ms(), longest_ms), 0)
-            if looked or not self._source.wait(left):
-                self._closed = True
-            looked = not left
-        return not self._closed
-
-    def _release(self) -> None:
-        """Close the source, unless a thread is in `next`. That thread calls this method afterwards."""
-        if not self._turn.locked():
-            with self._turn:
-                self._source.close()
-
-    def _require_own_process(self) -> None:
-        if self._pid != os.getpid():
-            raise Refused(
-                f"the batches of {self._name} were opened in process {self._pid}, process {os.getpid()} iterates them",
-                hint="Begin a loop of its own in each process, after the fork",
-            )

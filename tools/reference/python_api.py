@@ -24,7 +24,7 @@ from pyspark_ledger.connector.publish.request import Publishing
 from pyspark_ledger.connector.session.cluster import ServedStore
 from pyspark_ledger.connector.session.metrics import LedgerProgress
 from pyspark_ledger.ledger import position, version
-from pyspark_ledger.ledger.api.joined_cursor import JoinedCursor, JoinedState
+from pyspark_ledger.ledger.api.joined_cursor import JoinedState
 from pyspark_ledger.ledger.api.ledger_admin import LedgerAdmin
 from pyspark_ledger.ledger.api.partitioned_ledger import PartitionedLedger
 from pyspark_ledger.ledger.api.scan import Scan
@@ -55,7 +55,7 @@ CLASSES: tuple[type, ...] = (
     PartitionedLedger,
     Scan,
     pyspark_ledger.Cursor,
-    JoinedCursor,
+    pyspark_ledger.JoinedCursor,
     pyspark_ledger.Batch,
     pyspark_ledger.Batches,
     pyspark_ledger.DeliveredBatch,
