@@ -67,7 +67,7 @@ def dead_letter_ledger(log: str, subscription: str) -> str:
 def require_dead_letter_ledgers(names: Iterable[str], subscription: str) -> None:
     """Raise Refused if the name of a dead-letter ledger is invalid.
 
-    Called when the query starts, so that the query does not fail later, at its first dead letter.
+    Called when the query or loop starts, so that it does not fail later, at its first dead letter.
     """
     for name in names:
         named = dead_letter_ledger(name, subscription)
@@ -77,5 +77,5 @@ def require_dead_letter_ledgers(names: Iterable[str], subscription: str) -> None
             raise Refused(
                 f"dead letters of subscription {subscription!r} are written to {named!r}, which is no valid name of a "
                 f"ledger: {wrong.message}",
-                hint="Read with another name for the subscription, or without maxRedeliveries",
+                hint="Use another name for the subscription or cursor, or no limit of redeliveries",
             ) from None

@@ -247,8 +247,10 @@ class CursorDeliveries(Generic[Row]):
         self._read_ahead(self._record.ahead)
 
     def drop_ahead(self) -> None:
-        """Forget the rows that were read ahead."""
-        self._read_ahead(None)
+        """Forget the rows that were read ahead. A read that has not begun is left out."""
+        if self._ahead is not None:
+            self._ahead.table.cancel()
+            self._ahead = None
 
     def wake(self) -> None:
         """End a `wait` that runs, or else the next one."""
