@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from pyspark_ledger.ledger.version import __version__
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from pyspark_ledger.connector.default_source import DefaultSource
+    from pyspark_ledger.connector.display.catch_up import CatchUp
     from pyspark_ledger.connector.display.query_watch import QueryWatch
     from pyspark_ledger.connector.display.read_plan import ReadPlan
     from pyspark_ledger.connector.session.cluster import ServedStore
@@ -248,17 +249,32 @@ def watch(target: Any, show: Any = None, *, prometheus: Any = None, every_s: flo
     return QueryWatch(target, every_ms=max(round(every_s * 1000), 100)).start()
 
 
-def catch_up(query: StreamingQuery, timeout_s: float | None = None, *, progress: bool = True) -> bool:
-    """Wait until a query has ended and its subscriptions have acknowledged its last batch. Show a progress bar.
+def catch_up(
+    query: StreamingQuery | DataStreamWriter | Callable[[], StreamingQuery],
+    timeout_s: float | None = None,
+    *,
+    progress: bool = True,
+) -> CatchUp:
+    """Run a query until it has read the rows that stood at its start, and acknowledge them. Show a progress bar.
 
-    Call it for a query with `trigger(availableNow=True)`, or after `query.stop()`. It acknowledges the batch itself, so
-    the session needs no `configure`.
+    Give it a `DataStreamWriter`, which is started with `trigger(availableNow=True)`, or a function that starts the
+    query. Set `checkpointLocation`. Spark 4.0 and 4.1 end such a query after one micro-batch, so it is started again:
 
-    Returns False after the time-out, or if an acknowledgement fails, which is logged. Raises the query's exception.
+        result = catch_up(stream.writeStream.format("noop").option("checkpointLocation", folder))
+        result = catch_up(lambda: writer.trigger(availableNow=True).start("copied"))
+
+    A started query is only waited for, such as one with `trigger(availableNow=True)`, or after `query.stop()`. The
+    session needs no `configure`, because `catch_up` acknowledges the last batch itself.
+
+    Returns a result that is true if everything is read and acknowledged. It is false after the time-out, if an
+    acknowledgement fails, or if a limit ended the query before the end of its ledgers. `rows_left`, `left` by ledger
+    and `reason` then state what is missing. After the time-out, a query that `catch_up` has started is stopped.
+
+    Raises the query's exception. Raises Refused if a second start of the query has another checkpoint.
     """
-    from pyspark_ledger.connector.display.catch_up import catch_up as wait_for
+    from pyspark_ledger.connector.display.catch_up import catch_up as run_to_end
 
-    return wait_for(query, timeout_s, progress=progress)
+    return run_to_end(query, timeout_s, progress=progress)
 
 
 def publish(

@@ -47,7 +47,7 @@ _SHARED = frozenset(
     {
         "ledger", "starting_position", "starting_timestamp", "ending_position", "include_metadata", "columns",
         "payload_schema", "rescued_data_column", "max_bytes_per_trigger", "max_rows_per_trigger",
-        "min_partition_bytes", "target_partition_bytes",
+        "first_batch", "min_partition_bytes", "target_partition_bytes",
     }
 )  # fmt: skip
 

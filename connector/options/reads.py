@@ -201,6 +201,15 @@ class ReadOptions(EveryReadOptions):
         "stored the row.",
         default="15m",
     )
+    first_batch: str = option(
+        one_of("limited", "everything"),
+        ("stream read",),
+        "Only for Spark 4.0 and 4.1, which run `Trigger.AvailableNow` as one micro-batch. `everything`: the first "
+        "micro-batch after a start ignores the limits and reads all rows, so such a run leaves none. Its cost is one "
+        "batch as large as the backlog, and a failure repeats all of it. The first start after such a failure only "
+        "repeats that batch. Newer releases ignore this option.",
+        default="limited",
+    )
     min_partition_bytes: int = option(
         size(1, _BYTES_MOST),
         READS,

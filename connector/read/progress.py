@@ -22,7 +22,8 @@ Rules
 - `batch.id` is the id of the batch in logs (`connector.read.read_batches`).
 - `cache` is the broker's cache of all ledgers: counters since the last report, and current sizes.
 - If there are more than `LEDGERS_MAX` ledgers, the report lists only the ledgers with the largest lag. Then
-  `ledgersInAll` has the sums over all ledgers.
+  `ledgersInAll` has the sums over all ledgers. In the end offset of a batch, `otherLedgers` has the other ledgers with
+  a lag: `{name: [ledger, entry, "<incarnation>", lagRows]}`.
 - `dataLoss` has the lost and skipped ranges, the newest last. `dataLosses` is their number.
 - Credentials are references, never secrets. The session's listener (`connector.session.commit_listener`) parses the
   report and uses the store, the subscription and the credentials to acknowledge.
@@ -54,6 +55,8 @@ ALL_AVAILABLE, AVAILABLE_NOW, ENDING, WAITING = (
     "the end of the read",
     "minRowsPerTrigger",
 )
+# Values of `endedBy` of a batch that has read everything that its run reads.
+NOT_LIMITED = (ALL_AVAILABLE, AVAILABLE_NOW, ENDING)
 LEDGERS_MAX, LOSSES_MAX = 50, 20
 
 
@@ -101,6 +104,11 @@ class LedgerLag:
             "lastPublishMs": log.last_publish_ms,
             "ledger": log.end.ledger_id,
         }
+
+    def to_end(self) -> list[Any]:
+        """Return the end of the ledger, and the unread rows before it, for `otherLedgers`."""
+        log = self.log
+        return [log.end.ledger_id, log.end.entry_id, log.incarnation, self.left.rows if self.left else 0]
 
     def order(self) -> tuple[int, str]:
         """Return the sort key: the largest lag first."""
@@ -159,18 +167,23 @@ def stream_report(
     reads: Mapping[str, Any],
     cache: Mapping[str, Any],
     losses: Sequence[DataLossRange],
+    *,
+    complete: bool,
 ) -> dict[str, Any]:
-    """Return the report of one trigger."""
+    """Return the report of one trigger. With `complete`, it has the end of each ledger with a lag."""
     value: dict[str, Any] = {"batch": {"endedBy": ended_by}, "cache": dict(cache)}
     if identity.credentials:
         value["credentials"] = dict(identity.credentials)
     if losses:
         value["dataLoss"] = [loss.to_json() for loss in losses[-LOSSES_MAX:]]
         value["dataLosses"] = len(losses)
-    listed = sorted(ledgers, key=LedgerLag.order)[:LEDGERS_MAX]
+    by_lag = sorted(ledgers, key=LedgerLag.order)
+    listed, others = by_lag[:LEDGERS_MAX], by_lag[LEDGERS_MAX:]
     value["ledgers"] = {lag.log.name: lag.to_json() for lag in sorted(listed, key=lambda lag: lag.log.name)}
     if len(ledgers) > LEDGERS_MAX:
         value["ledgersInAll"] = _sums(ledgers)
+    if complete and others:
+        value["otherLedgers"] = {lag.log.name: lag.to_end() for lag in others if lag.left and lag.left.rows}
     value["reads"] = dict(reads)
     value["store"], value["storeId"] = identity.store, identity.store_id
     if identity.subscription:

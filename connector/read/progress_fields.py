@@ -34,6 +34,8 @@ PROGRESS_FIELDS: Mapping[str, Mapping[str, str]] = {
         "ledgersInAll": "Sums of `lagEntries`, `lagRows` and `lagBytes` over all ledgers, and `ledgers`, the number of "
         "ledgers. Present if the query reads more than 50 ledgers. Then `ledgers.<name>` exists only for the 50 with "
         "the largest lag.",
+        "otherLedgers": "On Spark 4.0 and 4.1: segment, entry number, incarnation and `lagRows` of the ledgers with a "
+        "lag that `ledgers.<name>` leaves out.",
     },
     "Reads of all readers since the last trigger": {
         "reads.mappedBytes": "Bytes that readers on the broker's host read by memory mapping (mmap).",

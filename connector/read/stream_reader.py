@@ -57,7 +57,7 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         # Only without admission control: the newest offset, and the end of the first batch.
         self._last_end: dict[str, Any] | None = None
         self._first_end: dict[str, Any] | None = None
-        self._limits_reported = False
+        self._first_planned = False
 
     def __getstate__(self) -> dict[str, object]:
         return {}  # a task has all that an executor needs
@@ -81,8 +81,9 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         if start is not None:
             self._ignored_start.on_start_offset(StreamOffset.from_json(start))
             return self._end_after(start, limited=type(limit).__name__ != "ReadAllAvailable")
-        start = self._start_without_admission_control()
-        self._last_end = self._end_after(start, limited=True)
+        limited = not self._is_first_unlimited()
+        start = self._last_end or self._planner.initial().to_json()
+        self._last_end = self._end_after(start, limited=limited)
         if StreamOffset.from_json(start).initial:
             self._first_end = self._last_end
         return self._last_end
@@ -105,20 +106,23 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
             return report
         return {**report, "batch": {**report.get("batch", {}), BATCH_ID_KEY: batch.batch}}
 
-    def _start_without_admission_control(self) -> dict[str, Any]:
-        """Return the start of the next batch. The first call logs a warning if a limit is set.
+    def _is_first_unlimited(self) -> bool:
+        """Return whether the limits do not apply to the next batch: the first one with `firstBatch` = `everything`.
 
-        Reason: in this Spark, `Trigger.AvailableNow` ends after one batch. With a limit, that is before the end of the
-        log.
+        Otherwise the first call logs a warning if a limit is set. Reason: without admission control,
+        `Trigger.AvailableNow` ends after one batch. With a limit, that is before the end of the log.
         """
+        is_first, self._first_planned = not self._first_planned, True
+        if not is_first or self._options.first_batch == "everything":
+            return is_first
         options = self._options
-        if not self._limits_reported and (options.max_rows_per_trigger or options.max_bytes_per_trigger):
+        if options.max_rows_per_trigger or options.max_bytes_per_trigger or options.min_rows_per_trigger:
             _log.warning(
                 "this Spark runs Trigger.AvailableNow as one micro-batch: such a run ends at maxRowsPerTrigger or "
-                "maxBytesPerTrigger; start it again for the rest, or leave the limits out"
+                "maxBytesPerTrigger, and reads nothing below minRowsPerTrigger. Run the query with catch_up, or set "
+                "firstBatch to everything"
             )
-        self._limits_reported = True
-        return self._last_end or self._planner.initial().to_json()
+        return False
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """Return one of the limits that the user has set. Any of them will do: `latestOffset` applies all."""

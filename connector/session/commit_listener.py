@@ -13,6 +13,9 @@ Invariants
 - If an acknowledgement fails, a warning is logged. The next batch, or the next start of the query, also acknowledges
   these rows.
 - A process that ends waits, for a limited time, until the commits of its finished queries are acknowledged.
+- A run that leaves rows unread, because this Spark runs Trigger.AvailableNow as one micro-batch, is warned about at its
+  end. A listener sees no trigger. So the sign of such a run is one batch, a limit that ended the batch, and an end
+  without an error. `stop()` after the first batch looks the same.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import logging
 import threading
 import uuid
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +41,7 @@ from pyspark_ledger.connector.read.progress import (
     source_report,
 )
 from pyspark_ledger.connector.session.listeners import add_listener
+from pyspark_ledger.connector.session.rows_left import FixedEnds, ends_after_one_batch, has_batch
 from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.logs.batch import BatchId, current_batch, in_batch
@@ -48,6 +53,7 @@ from pyspark_ledger.ledger.protocol.cursors import MarkDelete
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from pyspark_ledger.ledger.client.client import Client
 
@@ -156,6 +162,7 @@ class CommitListener(StreamingQueryListener):
         self._put = put
         self._changed = threading.Condition()
         self._running: set[str] = set()
+        self._only_batches: dict[str, Mapping[str, Any] | None] = {}  # by run; None after the second batch of a run
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         with self._changed:
@@ -163,12 +170,20 @@ class CommitListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Acknowledge the end of a committed batch."""
-        _put_committed(json.loads(event.progress.json), self._put)
+        progress = json.loads(event.progress.json)
+        _put_committed(progress, self._put)
+        if has_batch(progress):
+            run = str(event.progress.runId)
+            self._only_batches[run] = None if run in self._only_batches else progress
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         """Do nothing: no batch was committed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Warn if a run has ended after one batch and has left rows. `catch_up` tells so itself."""
+        only_batch = self._only_batches.pop(str(event.runId), None)
+        if only_batch is not None and event.exception is None and str(event.runId) not in _caught_up:
+            _warn_of_rows_left(only_batch)
         with self._changed:
             self._running.discard(str(event.runId))
             self._changed.notify_all()
@@ -182,6 +197,19 @@ class CommitListener(StreamingQueryListener):
                     return False
                 self._changed.wait(min(left, 100) / 1000)
         return True
+
+
+def _warn_of_rows_left(progress: Mapping[str, Any]) -> None:
+    """Log the rows that the only batch of a run has left, on a Spark that ends Trigger.AvailableNow after one batch."""
+    ends = FixedEnds()
+    if not ends_after_one_batch(progress) or ends.are_reached(progress):
+        return
+    left = ", ".join(f"{rows:,} rows of {name}" for name, rows in sorted(ends.left.items())) or "possibly rows"
+    _log.warning(
+        "query %s ended after one micro-batch and left %s unread. This Spark runs Trigger.AvailableNow as one "
+        "micro-batch. Call catch_up with the query's DataStreamWriter: it starts the query until these rows are read",
+        progress.get("name") or progress.get("id"), left,
+    )  # fmt: skip
 
 
 def _put_committed(
@@ -220,6 +248,8 @@ def committed(source: Mapping[str, Any]) -> list[tuple[SourceIdentity, str, Posi
 
 
 _acknowledger = CursorMover()
+# The newest runs that `catch_up` has started.
+_caught_up: deque[str] = deque(maxlen=1000)
 _listeners: weakref.WeakValueDictionary[str, CommitListener] = weakref.WeakValueDictionary()
 
 
@@ -245,6 +275,11 @@ def settle(spark: SparkSession, timeout_s: float = SETTLE_SECONDS) -> bool:
     until_ms = monotonic_ms() + int(timeout_s * 1000)
     listener = _listeners.get(spark.conf.get(CONF, "") or "")
     return listener is None or _settled(spark, listener, until_ms)
+
+
+def ends_in_catch_up(query: StreamingQuery) -> None:
+    """Record that `catch_up` tells of rows that this run leaves, so that the listener does not warn."""
+    _caught_up.append(str(query.runId))
 
 
 def acknowledge_batch(progress: Mapping[str, Any], until_ms: int) -> bool:

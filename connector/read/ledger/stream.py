@@ -60,6 +60,7 @@ from pyspark_ledger.connector.read.progress import (
 from pyspark_ledger.connector.read.redelivery import split_limits
 from pyspark_ledger.connector.read.task_split import SizedRange
 from pyspark_ledger.connector.rows.dead_letters import prepare_dead_letters
+from pyspark_ledger.connector.spark_features import spark_features
 from pyspark_ledger.ledger.errors import DataLoss
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.protocol.cache import CacheReads
@@ -248,7 +249,9 @@ class LedgerStream(StreamPlanner):
         subscription = None if self._explicit else options.subscription
         store_id = self.read.store().store_id
         identity = SourceIdentity.of(self.read.location, store_id, subscription, options.credentials())
-        report = stream_report(identity, lags, self._ended_by(), reads, cache, list(self.losses))
+        # Spark without progress reports stores the report in the offset, from which `catch_up` takes the ends.
+        complete = not spark_features().progress_report
+        report = stream_report(identity, lags, self._ended_by(), reads, cache, list(self.losses), complete=complete)
         return with_added_columns(report, self.read)
 
     def pin_end(self) -> None:

@@ -177,13 +177,14 @@ def test_catch_up_counts_rows_and_waits_for_the_end(monkeypatch: pytest.MonkeyPa
     query.batch(300, 0)
     query.ended.set()
     thread.join(30)
-    assert caught == [True]
+    assert [(bool(result), result.rows, result.rows_left) for result in caught] == [(True, 400, 0)]
     assert "400 rows" in terminal.getvalue().split("100 of 400 rows")[-1]
 
 
 def test_catch_up_raises_the_querys_error_and_knows_a_time_out(capsys: pytest.CaptureFixture[str]) -> None:
     query = DrivenQuery()
-    assert pyspark_ledger.catch_up(query, 0.01) is False
+    result = pyspark_ledger.catch_up(query, 0.01)
+    assert (bool(result), result.reason) == (False, "the time-out came first")
     query.failure = RuntimeError("no")
     query.ended.set()
     with pytest.raises(RuntimeError, match="no"):

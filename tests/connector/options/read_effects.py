@@ -155,6 +155,19 @@ def first_batch(world: World, given: Given) -> object:
     return world.stream(given)
 
 
+def first_batch_without_admission_control(world: World, given: Given) -> object:
+    """Return the rows of the first batch, planned as by Spark 4.0 and 4.1."""
+    world.ledger()
+    source = world.source(given, startingPosition="earliest")
+    reader = source.streamReader(source.schema())
+    try:
+        end = reader.latestOffset()
+        parts = reader.partitions(reader.initialOffset(), end)
+        return [row["n"] for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+    finally:
+        reader.stop()
+
+
 def after_a_minute(world: World, given: Given) -> object:
     world.ledger()
     return world.stream(given, before=lambda: world.broker.pass_ms(60_000))
@@ -247,6 +260,9 @@ DRIVES: OptionDrives = {
     "maxRowsPerTrigger": [OptionDrive(first_batch, ALL, {"3": [0, 1, 2]})],
     "minRowsPerTrigger": [OptionDrive(first_batch, ALL, {"20": []})],
     "maxTriggerDelay": [OptionDrive(after_a_minute, [], {"30s": ALL}, {"minRowsPerTrigger": "20"})],
+    "firstBatch": [
+        OptionDrive(first_batch_without_admission_control, [0, 1, 2], {"everything": ALL}, {"maxRowsPerTrigger": "3"})
+    ],
     "minPartitionBytes": [OptionDrive(tasks, 1, {"1": 4})],
     "targetPartitionBytes": [OptionDrive(tasks, 4, {"1": 10}, {"minPartitionBytes": "1"})],
     "mapping": [

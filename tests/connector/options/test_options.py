@@ -55,6 +55,7 @@ SAMPLES = {
     "maxRowsPerTrigger": "10",
     "minRowsPerTrigger": "5",
     "maxTriggerDelay": "30s",
+    "firstBatch": "everything",
     "minPartitionBytes": "1k",
     "targetPartitionBytes": "1g",
     "mapping": "off",

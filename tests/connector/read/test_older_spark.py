@@ -19,7 +19,7 @@ from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.errors import Unsupported
 from pyspark_ledger.ledger.position import Position
 from tests.rigs.older_spark import CALLS, OlderSpark
-from tests.rigs.stream import append, reader, text
+from tests.rigs.stream import append, reader, rows, text
 
 SUBSCRIPTIONS = [{}, {"subscription": "billing"}]
 
@@ -133,7 +133,36 @@ def test_the_end_of_a_batch_carries_the_progress(store: Path, orders: Ledger, su
     assert acknowledged == (expected if subscription else [])
 
 
-@pytest.mark.parametrize(("options", "warnings"), [({}, 0), ({"maxRowsPerTrigger": "4"}, 1)])
+@pytest.mark.parametrize("limit", [{"maxRowsPerTrigger": "4"}, {"minRowsPerTrigger": "12", "maxTriggerDelay": "1h"}])
+def test_the_first_batch_of_a_run_ignores_limits_by_an_option(
+    store: Path, orders: Ledger, limit: dict[str, str]
+) -> None:
+    spark = query(store, **limit, firstBatch="everything")
+    spark.run(1)
+    assert spark.batch_sizes == [10]
+    append(orders, 10, 16)
+    spark.run(2)
+    assert spark.batch_sizes == [10, 6], "also after a restart"
+
+
+def test_later_batches_of_a_run_keep_the_limits(store: Path, orders: Ledger) -> None:
+    stream = reader(store, startingPosition="earliest", maxRowsPerTrigger="4", firstBatch="everything")
+    first = stream.latestOffset()
+    append(orders, 10, 16)
+    second = stream.latestOffset()
+    assert [len(rows(stream, text(stream.initialOffset()), first)), len(rows(stream, first, second))] == [10, 4]
+    stream.stop()
+
+
+@pytest.mark.parametrize(
+    ("options", "warnings"),
+    [
+        ({}, 0),
+        ({"maxRowsPerTrigger": "4"}, 1),
+        ({"minRowsPerTrigger": "4"}, 1),
+        ({"maxRowsPerTrigger": "4", "firstBatch": "everything"}, 0),
+    ],
+)
 def test_a_limit_that_ends_available_now_is_warned_about_once(
     store: Path, orders: Ledger, options: dict[str, str], warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -20,7 +20,7 @@ from pyspark_ledger.ledger.protocol.cache import CacheReads
 from pyspark_ledger.ledger.protocol.reads import LogStatus
 
 # Fields whose members the page explains in their own text.
-WHOLE = {"credentials", "dataLoss", "ledgersInAll"}
+WHOLE = {"credentials", "dataLoss", "ledgersInAll", "otherLedgers"}
 # Added to a report that is built already (`connector.read.ledger.scan.with_added_columns`, the stream reader).
 ADDED = {"columnsAdded", "columnsNotRead", "batch.id"}
 
@@ -51,6 +51,7 @@ def test_the_fields_of_a_report_are_those_of_the_page() -> None:
         reads_between(None, reads),
         cache_between(None, reads),
         [DataLossRange("orders", "trimmed", PositionRange(EARLIEST, Position(0, 1)))],
+        complete=True,
     )
     explained = {name for fields in PROGRESS_FIELDS.values() for name in fields}
     assert {*names(report), *ADDED} == explained
