@@ -60,7 +60,7 @@ class CatchUp:
         return not self.reason
 
     def __repr__(self) -> str:
-        text = f"{self.rows:,} rows read in {self.batches:,} batches and {self.runs:,} runs"
+        text = f"{self.rows:,} rows read (batches: {self.batches:,}, runs: {self.runs:,})"
         left = ", ".join(f"{rows:,} of {name}" for name, rows in sorted(self.left.items()))
         return ": ".join([text + (f", rows left: {left}" if left else ""), *([self.reason] if self.reason else [])])
 

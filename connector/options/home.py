@@ -25,7 +25,7 @@ _SHARED = frozenset(
         "starting_positions", "starting_timestamps", "ending_position", "ending_timestamp", "ending_positions",
         "ending_timestamps", "fail_on_data_loss", "include_metadata", "columns", "payload_schema",
         "rescued_data_column", "min_partition_bytes", "target_partition_bytes", "max_bytes_per_trigger",
-        "max_rows_per_trigger", "min_rows_per_trigger", "max_trigger_delay",
+        "max_rows_per_trigger", "min_rows_per_trigger", "max_trigger_delay", "first_batch",
     }
 )  # fmt: skip
 

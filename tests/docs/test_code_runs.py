@@ -85,7 +85,7 @@ SAYS = {
     "docs/reading.md": [
         r"of one: 100\nof some: 200\nof all that match: 200\npartitions as one: 1",
         r"from the second entry: 100",
-        r"rows of the batches: \[100, 100\]",
+        r"200 rows read \(batches: 2, runs: 1\)",
         r"joined: \['one', 'two'\]",
     ],
     "docs/with-duckdb.md": [
@@ -117,7 +117,7 @@ SAYS = {
     "docs/notebooks.md": [
         r"Ledger\(public/default/persistent/sensors\): 2,000 rows in ",
         r"ReadPlan: \d tasks?, 1 ledger\n  columns: id, place\n",
-        r"caught up: True\nthe chart has ended",
+        r"caught up: 2,000 rows read \(.*\)\nthe chart has ended",
     ],
     "docs/sizing.md": [r"\d+ bytes a row, in \d+ entries", r"\d+ GB for 7 days"],
     "docs/testing.md": [],

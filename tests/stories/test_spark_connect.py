@@ -34,7 +34,7 @@ found["rows"] = spark.sql("SELECT count(*), sum(n) FROM orders").first()
 stream = spark.readStream.format("ledger").option("subscription", "copy").option("startingPosition", "earliest")
 write = stream.load("orders").writeStream.format("ledger").option("checkpointLocation", checkpoint)
 query = write.trigger(availableNow=True).start("copied")
-found["caught up"] = catch_up(query, 120)
+found["caught up"] = bool(catch_up(query, 120))
 found["backlog"] = connect(store).ledger("orders").cursor("copy").state().backlog_rows
 found["copied"] = sorted(connect(store).ledger("copied").read()["n"].to_pylist()) == list(range(100))
 found["lines"] = [line.lag_rows for line in lines if line.rows]
@@ -66,6 +66,10 @@ try:
 except Exception as error:
     found["went back"] = str(error)
 found["stored"] = connect(store).ledger("twice").read().num_rows
+# The rows that the other query has read, and one more.
+connect(store).ledger("orders").append([{"n": 102}])
+again = catch_up(lambda: write.trigger(availableNow=True).start("copied"), 120)
+found["again"] = [bool(again), again.rows, again.rows_left]
 # One more, and nobody waits for it: the process that ends does.
 connect(store).ledger("orders").append([{"n": 100}])
 again = write.trigger(availableNow=True).start("copied")
@@ -88,6 +92,7 @@ def test_a_story_over_connect(store: Path, tmp_path: Path) -> None:
     assert found["rows"] == [100, 4950]
     assert (found["caught up"], found["backlog"], found["copied"]) == (True, 0, True)
     assert found["lines"] == [0]
+    assert found["again"] == [True, 3, 0]
     assert "a client of Spark Connect does not run there" in found["refused"]
     assert (found["repeated"], found["stored"]) == (101, 102)
     assert "batch 1 of query" in found["went back"]

@@ -28,7 +28,7 @@ SCRIPT = textwrap.dedent(
     writer = orders.load("orders").writeStream.format("ledger").option("checkpointLocation", "checkpoint")
     query = writer.trigger(availableNow=True).start("bills")
     print("query", query.id)
-    print("acknowledged", catch_up(query))
+    print("acknowledged", bool(catch_up(query)))
     print("rows", spark.read.format("ledger").load("bills").count())
     spark.stop()
     """
