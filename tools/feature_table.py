@@ -1,6 +1,7 @@
 """Table of features by release of Spark, from runs of `tests/stories` on each release.
 
-    build/features/4.0.5.json     {"spark": "4.0.5", "python": "3.11.7", "features": {"limits of a batch": true, …}}
+    build/features/4.0.2.json
+    {"spark": "4.0.2", "python": "3.11.7", "java": "17.0.9", "features": {"limits of a batch": true, …}}
 
 If the variable LEDGER_FEATURES is set, a run of `tests/stories` writes such a file. The table is in the page between
 two comments.
@@ -20,7 +21,10 @@ BEGIN, END = "<!-- features: written by make test-sparks -->", "<!-- end of feat
 def table(runs: list[dict]) -> str:
     """Return the table: a row for each feature, a column for each run."""
     features = list(dict.fromkeys(name for run in runs for name in run["features"]))
-    heads = [f"{run['spark']}, Python {'.'.join(run['python'].split('.')[:2])}" for run in runs]
+    heads = [
+        f"{run['spark']}, Python {'.'.join(run['python'].split('.')[:2])}, Java {run['java'].split('.')[0]}"
+        for run in runs
+    ]
     lines = [f"| feature | {' | '.join(heads)} |", "|---|" + "---|" * len(runs)]
     for name in features:
         cells = [{True: "yes", False: "**no**", None: "not run"}[run["features"].get(name)] for run in runs]

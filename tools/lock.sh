@@ -20,10 +20,13 @@ compile pyproject.toml --extra spark --extra delta --extra history --extra s3 --
 # The packages of a user of the wheel with Spark: the newest allowed, and the lowest allowed.
 compile pyproject.toml --extra spark --output-file requirements/wheel.lock
 compile pyproject.toml --extra spark --resolution lowest-direct --output-file requirements/lowest.lock
+python=3.13 compile pyproject.toml --extra spark --resolution lowest-direct --output-file requirements/lowest313.lock
 # Other Sparks for the Spark stories, and the imports of Spark Connect's client.
-for spark in spark40 spark41 spark42 spark43; do
+for spark in spark402 spark411 spark413 spark42 spark43; do
     [ "$spark" != spark43 ] || python=3.13 # the stories run on both Pythons
-    compile pyproject.toml "requirements/$spark.in" --extra s3 --group stories --constraint requirements/bootstrap.lock \
-        --output-file "requirements/$spark.lock"
+    overrides=()
+    [ ! -f "requirements/$spark.overrides.txt" ] || overrides=(--override "requirements/$spark.overrides.txt")
+    compile pyproject.toml "requirements/$spark.in" "${overrides[@]}" --extra s3 --group stories \
+        --constraint requirements/bootstrap.lock --output-file "requirements/$spark.lock"
 done
 python=3.11 compile requirements/connect.in --constraint requirements/dev.lock --output-file requirements/connect.lock

@@ -174,14 +174,13 @@ def check_spark(surroundings: SparkEnvironment) -> Iterator[Diagnosis]:
 
 def check_spark_version(version: str) -> Diagnosis:
     """Check whether this release is tested with a version of Spark."""
-    line, tested = tested_versions.release_line(version), tested_versions.spark_versions()
-    if line < tested_versions.OLDEST:
+    tested = ", ".join(tested_versions.PAIRS)
+    if tested_versions.release_line(version) < tested_versions.OLDEST:
         return Diagnosis("spark", "problem", f"pyspark is {version}", "Python data sources need Spark 4.0 or newer")
-    found = f"pyspark is {version}; this release is tested with {', '.join(tested)}"
+    found = f"pyspark is {version}; this release is tested with {tested}"
     if not tested_versions.is_tested(version):
-        nearest = tested_versions.SPARK.get(line, tested)[-1]
-        do = f"pip install 'pyspark=={nearest}', or try your queries on {version} before you rely on it"
-        return Diagnosis("spark", "warning", found, do)
+        # No version is proposed: the platform chose this one, and its users can only try their queries.
+        return Diagnosis("spark", "warning", found, f"Try your queries on {version} before you rely on it")
     return Diagnosis("spark", "ok", found)
 
 
@@ -212,19 +211,19 @@ def _check_jars(surroundings: SparkEnvironment, version: str) -> Diagnosis:
 
 
 def check_delta_version(delta: str, spark: str) -> Diagnosis:
-    """Check whether this release is tested with a version of Delta, and whether Delta supports this Spark."""
-    tested = tested_versions.DELTA
-    line = tested_versions.release_line
-    of_line = [known for known, newest in tested.items() if line(newest) == line(spark)]
-    proposed = (of_line or list(tested))[-1]
-    do = f"pip install 'pyspark=={tested[proposed]}' 'delta-spark=={proposed}'"
-    if delta not in tested:
-        found = f"delta-spark is {delta}; this release is tested with {' and '.join(tested)}"
+    """Check whether this release is tested with this Delta on the release line of this Spark.
+
+    The remedy keeps the Spark, because a platform may allow no other.
+    """
+    tested = tested_versions.delta_of(spark)
+    if tested is None:
+        found = f"delta-spark is {delta}; this release is tested with no Delta on Spark {spark}"
+        return Diagnosis("delta", "warning", found, "Try your tables before you rely on them, or read and publish none")
+    if delta != tested:
+        found = f"delta-spark is {delta}; this release is tested with {tested} on Spark {spark}"
+        do = f"Try your tables before you rely on them, or pip install --no-deps 'delta-spark=={tested}'"
         return Diagnosis("delta", "warning", found, do)
-    if tested_versions.numbers(spark) > tested_versions.numbers(tested[delta]):
-        found = f"delta-spark is {delta}, which works with pyspark up to {tested[delta]}; pyspark is {spark}"
-        return Diagnosis("delta", "warning", found, do)
-    return Diagnosis("delta", "ok", f"delta-spark is {delta}, with which this release is tested")
+    return Diagnosis("delta", "ok", f"delta-spark is {delta}, with which this release is tested on Spark {spark}")
 
 
 def _check_delta_jar(surroundings: SparkEnvironment) -> Diagnosis:

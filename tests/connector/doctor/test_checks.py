@@ -191,19 +191,19 @@ def test_deltas_jar(tmp_path: Path) -> None:
     assert found.state == "ok"
 
 
-@pytest.mark.parametrize("version", [*tested_versions.spark_versions(), "4.0.2"])
+@pytest.mark.parametrize("version", [*tested_versions.PAIRS, "4.0.1", "4.1.2"])
 def test_a_tested_spark_is_in_order_and_the_tested_versions_are_named(version: str) -> None:
     found = check_spark_version(version)
     assert (found.state, found.do) == ("ok", "")
-    assert all(tested in found.found for tested in tested_versions.spark_versions())
+    assert all(tested in found.found for tested in tested_versions.PAIRS)
 
 
-@pytest.mark.parametrize(("version", "nearest"), [("4.1.3", "4.1.4"), ("4.2.99", "4.2.1"), ("5.0.0.dev1", "4.3.0")])
-def test_a_spark_that_nothing_was_tested_with(version: str, nearest: str) -> None:
+@pytest.mark.parametrize("version", ["4.1.0", "4.1.4", "4.2.99", "5.0.0.dev1"])
+def test_a_spark_that_nothing_was_tested_with(version: str) -> None:
     found = check_spark_version(version)
     assert found.state == "warning"
     assert f"pyspark is {version}; this release is tested with 4.0.0" in found.found
-    assert f"pip install 'pyspark=={nearest}'" in found.do
+    assert found.do == f"Try your queries on {version} before you rely on it"
 
 
 def test_a_spark_before_python_sources_is_a_problem() -> None:
@@ -218,16 +218,25 @@ def test_missing_features_and_their_replacements_are_named() -> None:
     assert "no function needs this" in check_features(SparkFeatures(False, True, True)).found
 
 
-def test_a_delta_or_a_spark_that_do_not_go_together() -> None:
-    assert check_delta_version("4.4.0", "4.2.0").state == check_delta_version("4.4.0", "4.1.4").state == "ok"
-    assert check_delta_version("4.0.0", "4.0.2").state == "ok"
-    later = check_delta_version("4.4.0", "4.2.1")
-    assert "works with pyspark up to 4.2.0; pyspark is 4.2.1" in later.found
-    assert "'pyspark==4.2.0' 'delta-spark==4.4.0'" in later.do
-    assert "works with pyspark up to 4.0.5; pyspark is 4.1.4" in check_delta_version("4.0.0", "4.1.4").found
-    unknown = check_delta_version("4.0.1", "4.0.2")
-    assert "delta-spark is 4.0.1; this release is tested with 4.0.0 and 4.4.0" in unknown.found
-    assert "'pyspark==4.0.5' 'delta-spark==4.0.0'" in unknown.do
+@pytest.mark.parametrize(("spark", "delta"), [pair for pair in tested_versions.PAIRS.items() if pair[1]])
+def test_a_platforms_pair_of_spark_and_delta_is_in_order(spark: str, delta: str) -> None:
+    found = check_delta_version(delta, spark)
+    assert (found.state, found.do) == ("ok", "")
+
+
+@pytest.mark.parametrize(("delta", "spark", "tested"), [("4.0.1", "4.0.2", "4.0.0"), ("4.4.0", "4.1.3", "4.2.0")])
+def test_another_delta_is_named_and_the_spark_stays(delta: str, spark: str, tested: str) -> None:
+    found = check_delta_version(delta, spark)
+    assert found.state == "warning"
+    assert f"delta-spark is {delta}; this release is tested with {tested} on Spark {spark}" in found.found
+    assert f"pip install --no-deps 'delta-spark=={tested}'" in found.do
+    assert "pyspark==" not in found.do
+
+
+def test_a_spark_without_a_tested_delta() -> None:
+    found = check_delta_version("4.4.0", "4.3.0")
+    assert (found.state, "pyspark==" in found.do) == ("warning", False)
+    assert "tested with no Delta on Spark 4.3.0" in found.found
 
 
 def test_no_java_or_an_old_one(tmp_path: Path) -> None:
