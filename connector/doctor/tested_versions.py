@@ -12,8 +12,7 @@ from __future__ import annotations
 import re
 
 # Tested versions of Spark, oldest first, each with the Delta that its tests use. The Python package of Delta requires
-# the jar
-# of its own version, so only versions whose jar is in the repository Maven Central work.
+# the jar of its own version, so only versions whose jar is in the repository Maven Central work.
 PAIRS: dict[str, str | None] = {
     "4.0.0": None,
     "4.0.2": "4.0.0",  # EMR 8.0
