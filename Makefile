@@ -6,6 +6,7 @@ BIN := .venv/bin
 # With this variable, Python would save no bytecode, so every broker and every Spark worker would compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 # Versions of Spark for test-sparks, as platforms have them. Each is the name of a file requirements/NAME.lock.
+PYTHONS ?= python3.11 python3.12 $(PYTHON313)
 SPARKS ?= spark402 spark411 spark413 spark42 spark43
 # The interpreter for spark43. The other versions of Spark are tested with Python 3.11.
 PYTHON313 ?= python3.13
@@ -188,7 +189,16 @@ release-check: setup
 	@rm -rf dist
 	@$(BIN)/hatchling build --directory dist
 	@set -e; for built in dist/*; do tools/smoke_wheel.sh requirements/wheel.lock "$$built"; done
-	@echo "release: publish it: $(BIN)/uv publish dist/*"
+
+# test-installs: install the files of dist/ with all extras, lowest and newest, on each Python of PYTHONS
+.PHONY: test-installs
+test-installs: setup
+	@tools/try_installs.sh $(PYTHONS)
+
+# sbom: write the list of all packages that the wheel of dist/ needs with all extras (CycloneDX), beside the wheel
+.PHONY: sbom
+sbom: setup
+	@tools/sbom.sh
 
 # clean: remove what builds and runs leave behind; .venv stays
 .PHONY: clean

@@ -1,4 +1,5 @@
-"""Check that a checkout may be published as the release of a tag: version and changelog agree, and no file was changed.
+"""Check that a checkout may be published as the release of a tag: version and changelog agree, no file was changed.
+The tag must have a signature. Whose it is, is checked by .github/workflows/release.yml.
 
 Prints a line for each reason against the release, and ends with status 1. Without a reason, prints one line.
 
@@ -16,6 +17,7 @@ from pathlib import Path
 
 _TAG = re.compile(r"v(\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?)")
 _RELEASE = re.compile(r"\[(.+)\] - \d{4}-\d{2}-\d{2}")
+_SIGNATURE = re.compile("^-----BEGIN (PGP|SSH) SIGNATURE-----$", re.MULTILINE)
 
 
 def refusals(root: Path, tag: str) -> Iterator[str]:
@@ -58,9 +60,12 @@ def _tree_refusals(root: Path, tag: str) -> Iterator[str]:
         yield f"files differ from the commit: {', '.join(line[3:] for line in changed[:3])}; commit or remove them"
     head, tagged = _git(root, "rev-parse", "HEAD"), _git(root, "rev-list", "-n", "1", f"refs/tags/{tag}", "--")
     if not tagged:
-        yield f"there is no tag {tag}; make it: git tag {tag}"
-    elif tagged != head:
+        yield f"there is no tag {tag}; make it: git tag --sign {tag}"
+        return
+    if tagged != head:
         yield f"tag {tag} names commit {tagged[:12]}, the checkout is at {head[:12]}; git checkout {tag}"
+    if not _SIGNATURE.search(_git(root, "cat-file", "-p", f"refs/tags/{tag}")):
+        yield f"tag {tag} has no signature; make it again: git tag --sign --force {tag}"
 
 
 def _git(root: Path, *words: str) -> str:
@@ -74,7 +79,7 @@ def main() -> int:
     for refusal in found:
         print(f"release: {refusal}", file=sys.stderr)
     if not found:
-        print(f"release: tag, version and changelog say {tag}, and the tree is clean")
+        print(f"release: tag, version and changelog say {tag}, the tag is signed, and the tree is clean")
     return 1 if found else 0
 
 

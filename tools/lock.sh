@@ -15,6 +15,7 @@ compile() {
         --generate-hashes --no-emit-index-url --no-header "$@"
 }
 compile requirements/bootstrap.in --output-file requirements/bootstrap.lock
+compile requirements/sbom.in --output-file requirements/sbom.lock
 compile pyproject.toml --extra spark --extra delta --extra history --extra s3 --extra demo --extra metrics --group dev \
     --override requirements/overrides.txt --constraint requirements/bootstrap.lock --output-file requirements/dev.lock
 # The packages of a user of the wheel with Spark: the newest allowed, and the lowest allowed.

@@ -4,6 +4,7 @@ one thing at a time disagrees.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
 FILES = {
     "pyproject.toml": '[project]\nname = "pyspark-ledger"\nversion = "1.2.3"\n',
     "ledger/version.py": '__version__ = "1.2.3"\n',
@@ -31,6 +33,10 @@ def commit(directory: Path, files: dict[str, str]) -> None:
     git(directory, "commit", "--quiet", "--allow-empty", "--message", "x")
 
 
+def sign(directory: Path) -> None:
+    git(directory, "tag", "--force", "--sign", "--message", "x", "v1.2.3")
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     (tmp_path / "tools").mkdir()
@@ -38,7 +44,11 @@ def checkout(tmp_path: Path) -> Path:
     shutil.copy(ROOT / "tools" / "check_release.py", tmp_path / "tools")
     git(tmp_path, "init", "--quiet")
     commit(tmp_path, FILES)
-    git(tmp_path, "tag", "v1.2.3")
+    key = tmp_path / ".git" / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    git(tmp_path, "config", "gpg.format", "ssh")
+    git(tmp_path, "config", "user.signingKey", str(key))
+    sign(tmp_path)
     return tmp_path
 
 
@@ -74,7 +84,7 @@ def test_a_tag_of_another_form(checkout: Path, tag: tuple[str, ...]) -> None:
 )
 def test_a_file_that_disagrees_is_named(checkout: Path, file: str, text: str, said: str) -> None:
     commit(checkout, {file: text})
-    git(checkout, "tag", "--force", "v1.2.3")
+    sign(checkout)
     status, (line,) = checked(checkout, "v1.2.3")
     assert status == 1
     assert said in line
@@ -90,7 +100,16 @@ def test_a_tree_that_is_not_what_the_tag_names(checkout: Path) -> None:
     status, (line,) = checked(checkout, "v1.2.3")
     assert (status, "tag v1.2.3 names commit" in line) == (1, True)
     git(checkout, "tag", "--delete", "v1.2.3")
-    assert checked(checkout, "v1.2.3") == (1, ["release: there is no tag v1.2.3; make it: git tag v1.2.3"])
+    assert checked(checkout, "v1.2.3") == (1, ["release: there is no tag v1.2.3; make it: git tag --sign v1.2.3"])
+
+
+@pytest.mark.parametrize("words", [(), ("--message", "x")], ids=["lightweight", "annotated"])
+def test_a_tag_without_signature(checkout: Path, words: tuple[str, ...]) -> None:
+    git(checkout, "tag", "--force", *words, "v1.2.3")
+    assert checked(checkout, "v1.2.3") == (
+        1,
+        ["release: tag v1.2.3 has no signature; make it again: git tag --sign --force v1.2.3"],
+    )
 
 
 def test_all_that_disagrees_is_said_at_once(checkout: Path) -> None:
@@ -107,3 +126,22 @@ def test_this_project_states_one_version() -> None:
     )
     stated = {line.partition(" has version ")[2].partition(",")[0] for line in found.stderr.splitlines()} - {""}
     assert len(stated) == 1
+
+
+def test_the_workflow_runs_commands_of_the_makefile() -> None:
+    workflow = WORKFLOW.read_text(encoding="utf-8")
+    commands = re.findall(r"\bmake ([a-z-]+)", workflow)
+    assert commands == ["setup", "release-check", "test-installs", "sbom"]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert all(f"\n{command}:" in makefile for command in commands)
+
+
+def test_the_workflow_names_each_action_by_its_commit() -> None:
+    used = re.findall(r"uses: (.*)", WORKFLOW.read_text(encoding="utf-8"))
+    assert len(used) >= 8
+    assert all(re.fullmatch(r"[a-z-]+/[a-z-]+@[0-9a-f]{40} # v[0-9.]+", action) for action in used)
+
+
+def test_the_workflow_publishes_with_the_locked_uv() -> None:
+    (version,) = re.findall(r' version: "([0-9.]+)"', WORKFLOW.read_text(encoding="utf-8"))
+    assert f"uv=={version} " in (ROOT / "requirements" / "bootstrap.lock").read_text(encoding="utf-8")

@@ -68,7 +68,8 @@ def test_spark_is_promised_and_locked_as_it_is_tested() -> None:
     (oldest, newest) = tested_versions.OLDEST, tested_versions.NEWEST
     assert extras["spark"] == [f"pyspark>={oldest[0]}.{oldest[1]},<{newest[0]}.{newest[1] + 1}"]
     deltas = tested_versions.delta_versions()
-    assert extras["delta"] == [f"delta-spark>={deltas[0]},<={deltas[-1]}"]
+    newest_with_delta = [spark for spark, delta in tested_versions.PAIRS.items() if delta][-1]
+    assert extras["delta"] == [f"delta-spark>={deltas[0]},<={deltas[-1]}", f"pyspark<={newest_with_delta}"]
     locks = [locked(lock.name) for lock in LOCKS]
     tried = {lock["pyspark"]: lock.get("delta-spark") for lock in locks if "pyspark" in lock}
     assert tried | {locked("dev.lock")["pyspark"]: deltas[-1]} == tested_versions.PAIRS

@@ -16,7 +16,7 @@ import fastavro
 import msgspec
 import pyarrow as pa
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2
 
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.partitioned_ledger import PartitionedLedger
@@ -201,11 +201,8 @@ def test_protobuf_is_read_and_its_producer_refused_by_name(store: LedgerStore) -
     data = {"fileDescriptorSet": base64.b64encode(files).decode(), "rootMessageTypeName": "shop.Shape"}
     ledger = store.ledger("shapes")
     ledger.register_payload_schemas(json.dumps({"type": "PROTOBUF_NATIVE", "schema": json.dumps(data)}))
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    shape = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Shape"))(name="box", sides=[1, 2])
     with ledger.producer() as producer:
-        producer.send(shape.SerializeToString())
+        producer.send(b"\x0a\x03box\x12\x02\x01\x02")  # name: "box", sides: [1, 2]
     typed = store.ledger("shapes", Shape)
     assert list(typed.rows()) == [Shape("box", [1, 2])]
     with pytest.raises(Unsupported, match=r"schema version 0 of ledger '.*/shapes' is of type PROTOBUF_NATIVE"):
