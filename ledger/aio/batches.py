@@ -99,6 +99,10 @@ class Batches(Generic[B]):
     def __repr__(self) -> str:
         return f"<async batches, {'not begun' if self._twin is None else self._twin}>"
 
+    def __del__(self) -> None:
+        if self._parked is not None:  # an abandoned loop: the watch has no other way to learn of it
+            self.calls.drop(self._parked.leave)
+
     async def __aenter__(self) -> Self:
         """Begin the loop: find its start, and acquire the lease of its cursor."""
         self.calls.require_own_loop()
@@ -136,7 +140,7 @@ class Batches(Generic[B]):
         self._closed = True
         if self._filling is not None and self._twin is None:
             await asyncio.wait([self._filling])
-        if self._twin is not None:
+        if self._twin is not None and not self.calls.ended:
             await asyncio.shield(self.calls.start(self._end))
         if self._filling is not None:  # a step that runs releases the lease itself, at its end
             await asyncio.wait([self._filling])

@@ -37,6 +37,7 @@ class Calls:
         self._pool = ThreadPoolExecutor(THREADS, "ledger-aio")
         self._posted: deque[Callable[[], object]] = deque()
         self._scheduled = False
+        self.ended = False
 
     def require_own_loop(self) -> None:
         """Raise Refused in another process or event loop than the store's."""
@@ -47,8 +48,10 @@ class Calls:
             raise Refused(f"the store was opened in the event loop {self.loop}, {running} uses it", hint=hint)
 
     def start(self, call: Callable[[], R]) -> asyncio.Future[R]:
-        """Begin a call in a thread. The future has its result."""
+        """Begin a call in a thread. The future has its result. Raises Refused after the end of the store."""
         self.require_own_loop()
+        if self.ended:
+            raise Refused("the store is closed", hint="Open it again: `async with connect() as store`")
         future: asyncio.Future[R] = self.loop.create_future()
         self._pool.submit(self._make, call, future)
         return future
@@ -61,8 +64,17 @@ class Calls:
             with suppress(RuntimeError):  # the event loop has ended, and nobody waits any more
                 self.loop.call_soon_threadsafe(self._run_posted)
 
+    def drop(self, call: Callable[[], object]) -> None:
+        """Make a call soon, for whose end nobody waits. The garbage collector may call this method at any time."""
+        self.post(partial(self._submit, call))
+
+    def _submit(self, call: Callable[[], object]) -> None:
+        if not self.ended:
+            self._pool.submit(call)
+
     def end(self) -> None:
         """Accept no more calls. The threads end after the calls that run."""
+        self.ended = True
         self._pool.shutdown(wait=False)
 
     def _run_posted(self) -> None:

@@ -72,7 +72,12 @@ class LedgerStore(Twin):
         return self.twin.location
 
     async def close(self) -> None:
-        """Close the connection of the store, and all producers that its ledgers have opened. Ends its threads."""
+        """Close the connection of the store, and all producers that its ledgers have opened. Ends its threads.
+
+        A repeated call has no further effect.
+        """
+        if self.calls.ended:
+            return
         try:
             await self.calls.start(self.twin.close)
         finally:

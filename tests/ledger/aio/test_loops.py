@@ -1,10 +1,11 @@
 """Goal: an asyncio loop returns each row once, ends as told, and holds no thread while it waits. Method: a real broker,
-real event loops, cancelled tasks.
+real event loops of asyncio and of uvloop, cancelled tasks.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from collections import Counter
@@ -13,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
+import uvloop
 
 from pyspark_ledger import aio
 from pyspark_ledger.ledger.api.store import LedgerStore
@@ -28,14 +30,23 @@ class Order:
     n: int
 
 
-def run(store: LedgerStore, work: Callable[[aio.LedgerStore], Awaitable[None]]) -> None:
-    """Run work with an asyncio store of the same broker, in an event loop of its own."""
+Work = Callable[[aio.LedgerStore], Awaitable[None]]
+Run = Callable[[Work], None]
 
-    async def connected() -> None:
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest, store: LedgerStore) -> Run:
+    """Return a function that runs work with an asyncio store of the same broker, in an event loop of its own."""
+
+    async def connected(work: Work) -> None:
         async with aio.connect(store.location) as opened, asyncio.timeout(SECONDS):
             await work(opened)
 
-    asyncio.run(connected())
+    def made(work: Work) -> None:
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            runner.run(connected(work))
+
+    return made
 
 
 def numbers(batch: aio.Batch | aio.DeliveredBatch) -> list[int]:
@@ -43,7 +54,7 @@ def numbers(batch: aio.Batch | aio.DeliveredBatch) -> list[int]:
     return found
 
 
-def test_follow_returns_rows_that_exist_and_those_that_come(store: LedgerStore) -> None:
+def test_follow_returns_rows_that_exist_and_those_that_come(run: Run) -> None:
     async def work(opened: aio.LedgerStore) -> None:
         orders = await opened.ledger("orders")
         await orders.append([{"n": 0}])
@@ -59,10 +70,10 @@ def test_follow_returns_rows_that_exist_and_those_that_come(store: LedgerStore) 
         assert [numbers(batch) async for batch in orders.follow(wait=0, max_rows=3)] == [[0, 1, 2], [3]]
         assert [numbers(batch) async for batch in orders.follow(wait=0.1)] == [[0, 1, 2, 3]]
 
-    run(store, work)
+    run(work)
 
 
-def test_cancelled_anext_loses_no_batch(store: LedgerStore) -> None:
+def test_cancelled_anext_loses_no_batch(run: Run) -> None:
     async def work(opened: aio.LedgerStore) -> None:
         orders = await opened.ledger("orders")
         await orders.append([{"n": 0}])
@@ -79,10 +90,10 @@ def test_cancelled_anext_loses_no_batch(store: LedgerStore) -> None:
                 found += numbers(await anext(batches))
         assert found == list(range(40))
 
-    run(store, work)
+    run(work)
 
 
-def test_close_from_another_task_wakes_a_loop_and_frees_its_cursor(store: LedgerStore) -> None:
+def test_close_from_another_task_wakes_a_loop_and_frees_its_cursor(run: Run) -> None:
     async def work(opened: aio.LedgerStore) -> None:
         orders = await opened.ledger("orders")
         await orders.append([{"n": 0}])
@@ -106,10 +117,10 @@ def test_close_from_another_task_wakes_a_loop_and_frees_its_cursor(store: Ledger
             again = [batch async for batch in second]
             assert [numbers(batch) for batch in again] == [[1]]
 
-    run(store, work)
+    run(work)
 
 
-def test_nacked_batch_returns_after_its_delay(store: LedgerStore) -> None:
+def test_nacked_batch_returns_after_its_delay(run: Run) -> None:
     async def work(opened: aio.LedgerStore) -> None:
         orders = await opened.ledger("orders")
         await orders.append([{"n": 7}])
@@ -120,10 +131,10 @@ def test_nacked_batch_returns_after_its_delay(store: LedgerStore) -> None:
             assert (numbers(again), again.redeliveries) == ([7], 1)
             await again.acknowledge()
 
-    run(store, work)
+    run(work)
 
 
-def test_batch_is_acknowledged_when_the_next_is_asked_for(store: LedgerStore) -> None:
+def test_batch_is_acknowledged_when_the_next_is_asked_for(run: Run) -> None:
     async def work(opened: aio.LedgerStore) -> None:
         orders = await opened.ledger("orders")
         for n in range(3):
@@ -135,10 +146,10 @@ def test_batch_is_acknowledged_when_the_next_is_asked_for(store: LedgerStore) ->
         table, _ = await billing.read()
         assert table.column("n").to_pylist() == [1, 2]
 
-    run(store, work)
+    run(work)
 
 
-def test_waiting_loops_share_the_threads_of_the_store(store: LedgerStore) -> None:
+def test_waiting_loops_share_the_threads_of_the_store(run: Run) -> None:
     async def work(opened: aio.LedgerStore) -> None:
         orders = await opened.ledger("orders")
         await orders.append([{"n": 0}])
@@ -156,18 +167,41 @@ def test_waiting_loops_share_the_threads_of_the_store(store: LedgerStore) -> Non
         for batches in loops:
             await batches.close()
 
-    run(store, work)
+    run(work)
 
 
-def test_other_event_loop_is_refused_and_several_follow_each_other(store: LedgerStore) -> None:
+def test_abandoned_loop_leaves_the_watch_of_its_store(run: Run) -> None:
+    async def work(opened: aio.LedgerStore) -> None:
+        orders = await opened.ledger("orders")
+        await orders.append([{"n": 0}])
+
+        async def follow() -> None:
+            async for _ in orders.follow():
+                pass
+
+        watch = opened.twin.client.watch
+        task = asyncio.ensure_future(follow())
+        while not any(ledger.readers for ledger in watch._ledgers.values()):  # noqa: ASYNC110 — the watch has no event
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        del task
+        while any(ledger.readers for ledger in watch._ledgers.values()):
+            gc.collect()
+            await asyncio.sleep(0.01)
+
+    run(work)
+
+
+def test_other_event_loop_is_refused_and_several_follow_each_other(run: Run) -> None:
     kept: list[aio.LedgerStore] = []
 
     async def work(opened: aio.LedgerStore) -> None:
         kept.append(opened)
         assert await opened.names() == []
 
-    run(store, work)
-    run(store, work)
+    run(work)
+    run(work)
 
     async def foreign() -> None:
         await kept[0].names()
@@ -176,7 +210,7 @@ def test_other_event_loop_is_refused_and_several_follow_each_other(store: Ledger
         asyncio.run(foreign())
 
 
-def test_producer_sends_what_many_tasks_send_in_their_order(store: LedgerStore) -> None:
+def test_producer_sends_what_many_tasks_send_in_their_order(run: Run) -> None:
     async def work(opened: aio.LedgerStore) -> None:
         events = await opened.create("events")
         async with events.producer() as producer:
@@ -191,10 +225,10 @@ def test_producer_sends_what_many_tasks_send_in_their_order(store: LedgerStore) 
         assert values[:3000] == [b"%d" % n for n in range(3000)]
         assert values[3000:] in ([], [b"cancelled"])
 
-    run(store, work)
+    run(work)
 
 
-def test_partitioned_ledger_has_its_loop_and_producer(store: LedgerStore) -> None:
+def test_partitioned_ledger_has_its_loop_and_producer(run: Run) -> None:
     async def work(opened: aio.LedgerStore) -> None:
         rides = await opened.create_partitioned("rides", 3)
         for n in range(6):
@@ -203,10 +237,10 @@ def test_partitioned_ledger_has_its_loop_and_producer(store: LedgerStore) -> Non
         assert sorted(found) == list(range(6))
         assert len(await rides.partitions()) == 3
 
-    run(store, work)
+    run(work)
 
 
-def test_cursor_of_all_partitions_waits_and_acknowledges(store: LedgerStore) -> None:
+def test_cursor_of_all_partitions_waits_and_acknowledges(run: Run) -> None:
     async def work(opened: aio.LedgerStore) -> None:
         rides = await opened.create_partitioned("rides", 3)
         worker = await rides.cursor("worker")
@@ -224,10 +258,10 @@ def test_cursor_of_all_partitions_waits_and_acknowledges(store: LedgerStore) -> 
         seen = [n async for batch in joined.batches(wait=0, ack="after") for n in numbers(batch)]
         assert sorted(seen) == list(range(9))
 
-    run(store, work)
+    run(work)
 
 
-def test_loops_yield_objects_of_the_ledgers_class(store: LedgerStore) -> None:
+def test_loops_yield_objects_of_the_ledgers_class(run: Run) -> None:
     async def work(opened: aio.LedgerStore) -> None:
         orders = await opened.ledger("orders", Order)
         await orders.append([Order(1), Order(2)])
@@ -235,10 +269,27 @@ def test_loops_yield_objects_of_the_ledgers_class(store: LedgerStore) -> None:
         worker = await orders.cursor("worker")
         assert [row async for batch in worker.batches(wait=0) for row in batch.rows()] == [Order(1), Order(2)]
 
-    run(store, work)
+    run(work)
 
 
-def test_forked_child_gets_one_error(store: LedgerStore) -> None:
+def test_closed_store_is_refused_and_closes_again(run: Run) -> None:
+    async def work(opened: aio.LedgerStore) -> None:
+        orders = await opened.ledger("orders")
+        await orders.append([{"n": 0}])
+        batches = orders.follow()
+        assert numbers(await anext(batches)) == [0]
+        await opened.close()
+        with pytest.raises(Refused, match="the store is closed"):
+            await orders.append([{"n": 1}])
+        with pytest.raises(Refused, match="the store is closed"):
+            await anext(batches)
+        await batches.close()
+        await opened.close()
+
+    run(work)
+
+
+def test_forked_child_gets_one_error(run: Run) -> None:
     async def work(opened: aio.LedgerStore) -> None:
         await opened.names()
         child = os.fork()
@@ -252,10 +303,10 @@ def test_forked_child_gets_one_error(store: LedgerStore) -> None:
             os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0  # noqa: ASYNC222 — the child ends at once
 
-    run(store, work)
+    run(work)
 
 
-def test_cancelled_append_appends_all_rows_or_none(store: LedgerStore) -> None:
+def test_cancelled_append_appends_all_rows_or_none(store: LedgerStore, run: Run) -> None:
     async def work(opened: aio.LedgerStore) -> None:
         orders = await opened.ledger("orders")
         for n in range(20):
@@ -265,13 +316,13 @@ def test_cancelled_append_appends_all_rows_or_none(store: LedgerStore) -> None:
             await asyncio.gather(task, return_exceptions=True)
         await orders.append([{"n": 20}] * 50)
 
-    run(store, work)
+    run(work)
     found = Counter(store.ledger("orders").read().column("n").to_pylist())
     assert found[20] == 50
     assert set(found.values()) == {50}
 
 
-def test_close_returns_after_the_lease_of_a_running_step(store: LedgerStore) -> None:
+def test_close_returns_after_the_lease_of_a_running_step(run: Run) -> None:
     async def work(opened: aio.LedgerStore) -> None:
         orders = await opened.ledger("orders")
         await orders.append([{"n": n} for n in range(100)])
@@ -285,4 +336,4 @@ def test_close_returns_after_the_lease_of_a_running_step(store: LedgerStore) -> 
             await batches.close()
             assert not (await worker.state(precise=False)).lease_holder
 
-    run(store, work)
+    run(work)
