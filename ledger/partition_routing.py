@@ -11,7 +11,8 @@ Rules
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from pyspark_ledger.ledger.errors import Refused
 _MASK, _POSITIVE = 0xFFFFFFFF, 0x7FFFFFFF
 _C1, _C2 = 0xCC9E2D51, 0x1B873593
 _U32 = npt.NDArray[np.uint32]
+_KEY, _HASHING = "__key", "murmur3_32"
 
 
 def murmur3_32(key: str) -> int:
@@ -67,6 +69,38 @@ def partitions_for_keys(keys: pa.Array, partitions: int, hashing_scheme: str) ->
         hash_of = HASHES[hashing_scheme]
         hashes = np.fromiter((hash_of(text or "") for text in texts.to_pylist()), np.int64, len(texts))
     return np.where(np.asarray(keys.is_valid()), hashes % partitions, -1)
+
+
+def by_partition(rows: pa.RecordBatch, partitions: int, turn: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows of each partition. The key selects the partition as in Pulsar's clients.
+
+    Rows without a key go to partition `turn` modulo the number of partitions.
+    """
+    turn %= partitions
+    if _KEY not in rows.schema.names:
+        yield turn, rows
+        return
+    chosen = partitions_for_keys(rows.column(_KEY), partitions, _HASHING)
+    yield from grouped(rows, np.where(chosen < 0, turn, chosen))
+
+
+def grouped(rows: pa.RecordBatch, codes: npt.NDArray[np.int64]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield each code with the rows that have it, in their order. `codes[i]` is the code of row `i`.
+
+    If all rows have the same code, they are not copied.
+    """
+    if not len(codes):
+        return
+    first = int(codes[0])
+    if (codes == first).all():
+        yield first, rows
+        return
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    sorted_rows = rows.take(pa.array(order))
+    edges = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(ordered)]
+    for start, end in pairwise(edges):
+        yield int(ordered[start]), sorted_rows.slice(start, end - start)
 
 
 def _murmur3(data: npt.NDArray[np.uint8], edges: npt.NDArray[np.int64]) -> _U32:

@@ -15,28 +15,24 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from pyspark_ledger.connector.cast_hint import cast_hint
 from pyspark_ledger.connector.schema import nullable_type, spark_schema
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.partition_routing import partitions_for_keys
+from pyspark_ledger.ledger.partition_routing import grouped
 from pyspark_ledger.ledger.rows.metadata_columns import METADATA, WRITABLE_METADATA
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-LEDGER, KEY = "__ledger", "__key"
+LEDGER = "__ledger"
 # Special columns that an entry stores, in this order, after the columns of its ledger.
 KEPT = pa.schema([METADATA.field(name) for name in WRITABLE_METADATA])
 ADDRESS = pa.schema([pa.field(LEDGER, pa.string()), *KEPT])
-_HASHING = "murmur3_32"
-Codes = npt.NDArray[np.int64]
 
 
 def own_columns(schema: StructType) -> StructType:
@@ -75,35 +71,3 @@ def by_ledger(rows: pa.RecordBatch, default: str) -> Iterator[tuple[str, pa.Reco
                 hint="Name their ledger in save(), start() or option 'ledger', or fill the column",
             )
         yield (names[code] if code >= 0 else default), group
-
-
-def by_partition(rows: pa.RecordBatch, partitions: int, turn: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of each partition. The key selects the partition as in Pulsar's clients.
-
-    Rows without a key go to partition `turn` modulo the number of partitions.
-    """
-    turn %= partitions
-    if KEY not in rows.schema.names:
-        yield turn, rows
-        return
-    chosen = partitions_for_keys(rows.column(KEY), partitions, _HASHING)
-    yield from grouped(rows, np.where(chosen < 0, turn, chosen))
-
-
-def grouped(rows: pa.RecordBatch, codes: Codes) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield each code with the rows that have it, in their order. `codes[i]` is the code of row `i`.
-
-    If all rows have the same code, they are not copied.
-    """
-    if not len(codes):
-        return
-    first = int(codes[0])
-    if (codes == first).all():
-        yield first, rows
-        return
-    order = np.argsort(codes, kind="stable")
-    ordered = codes[order]
-    sorted_rows = rows.take(pa.array(order))
-    edges = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(ordered)]
-    for start, end in pairwise(edges):
-        yield int(ordered[start]), sorted_rows.slice(start, end - start)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from pyspark_ledger.connector.write.direct_part import large_part
-from pyspark_ledger.connector.write.routing import by_ledger, by_partition, kept_columns
+from pyspark_ledger.connector.write.routing import by_ledger, kept_columns
 from pyspark_ledger.connector.write.target import LedgerTarget, LedgerTargets, SinkTarget
 from pyspark_ledger.ledger.checksum import Buffer
 from pyspark_ledger.ledger.clock import system_clock_ms
@@ -30,6 +30,7 @@ from pyspark_ledger.ledger.message.column_encoding import RowEncoder
 from pyspark_ledger.ledger.message.columns import ColumnFit, schema_from_bytes
 from pyspark_ledger.ledger.message.entry import encode_entry
 from pyspark_ledger.ledger.message.run_marker import RunId
+from pyspark_ledger.ledger.partition_routing import by_partition
 from pyspark_ledger.ledger.protocol.commits import LedgerParts, OpenUpload, PartRun, StagedPart
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ Rules
 - The dead letters of a record are one commit, whose number the broker chose. So a repeated attempt writes no row twice.
   The rows are acknowledged after the commit. A crash between any two steps loses no row.
 - All partitions of a ledger share one ledger of dead letters. Columns that are added to the ledger after its first dead
-  letter are also added there.
+  letter are also added there. If the ledger of dead letters has partitions, they are one commit, too.
 - Messages are copied as bytes, not decoded by their schema. Otherwise a message with an error could not be moved.
 - No Python code runs for each row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,13 +28,15 @@ import pyarrow as pa
 from pyspark_ledger.ledger.client.schemas import registered_columns, require_columns_registered
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.consumer.opened_rows import OpenedRows
-from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.errors import Refused, Terminated
 from pyspark_ledger.ledger.ledger_selection import dead_letter_ledger
 from pyspark_ledger.ledger.message.arrow_payload import arrow_metadata
 from pyspark_ledger.ledger.message.column_encoding import RowEncoder
 from pyspark_ledger.ledger.message.columns import ColumnFit, common_type, schema_bytes, schema_from_bytes
 from pyspark_ledger.ledger.message.entry import encode_entry
 from pyspark_ledger.ledger.message.run_marker import query_run
+from pyspark_ledger.ledger.names import partition_names, partition_of, short_name
+from pyspark_ledger.ledger.partition_routing import by_partition
 from pyspark_ledger.ledger.positions.row_selection import RowSelection
 from pyspark_ledger.ledger.protocol.actions import (
     CreateLedger,
@@ -43,8 +45,9 @@ from pyspark_ledger.ledger.protocol.actions import (
     RegisterSchema,
     SchemaVersion,
 )
-from pyspark_ledger.ledger.protocol.commits import BatchOrigin, CommitRun
+from pyspark_ledger.ledger.protocol.commits import BatchOrigin, CommitRun, CommitRuns, LedgerParts
 from pyspark_ledger.ledger.protocol.cursors import AckDeadLetters, AskDelivery, DeliveredRange
+from pyspark_ledger.ledger.protocol.ledgers import AskPartitions
 from pyspark_ledger.ledger.protocol.reads import OpenRead
 from pyspark_ledger.ledger.rows.batch_sizes import entry_pieces
 from pyspark_ledger.ledger.rows.message_groups import RAW
@@ -52,6 +55,7 @@ from pyspark_ledger.ledger.rows.metadata_columns import METADATA, WRITABLE_METAD
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.client import Client
+    from pyspark_ledger.ledger.transport.part_writer import PartWriter
 
 TOPIC, PLACE = "REAL_TOPIC", "ORIGIN_MESSAGE_ID"
 _RECORD = -1
@@ -68,9 +72,20 @@ def send_to_dead_letter(client: Client, ledger: str, cursor: str, number: int) -
     columns = registered_columns(client.ask, ledger) or RAW
     shares = client.ask(AskDelivery(ledger, cursor, _RECORD)).shares
     target = dead_letter_ledger(ledger, cursor)
-    registered = _registered(client, target, columns)
+    logs = partition_names(target, client.ask(AskPartitions(target)).partitions)
+    if not logs:
+        client.ask(CreateLedger(target, exist_ok=True, lists=False))
+    whole = _registered(client, target, columns)
+    # Each partition has the columns of the whole ledger, under its own versions.
+    registered = {log: _registered(client, log, schema_from_bytes(whole.arrow_schema, target)) for log in logs}
     rows = with_origin(_rows(client, ledger, columns, shares))
-    _commit(client, target, registered, f"dead-letters of {ledger} {cursor}", number, rows)
+    try:
+        _commit(client, registered or {target: whole}, f"dead-letters of {ledger} {cursor}", number, rows)
+    except Terminated as ended:
+        raise Terminated(
+            f"the dead letters of cursor {cursor!r} of {short_name(ledger)} were not written: {ended.message}",
+            hint=f"Delete the ledger {short_name(target)}, or use a cursor of another name",
+        ) from ended
     client.ask(AckDeadLetters(ledger, cursor, number))
 
 
@@ -84,8 +99,7 @@ def _rows(
 
 
 def _registered(client: Client, target: str, columns: pa.Schema) -> SchemaVersion:
-    """Return the columns of the dead-letter ledger. First create the ledger, and add the columns that it lacks."""
-    client.ask(CreateLedger(target, exist_ok=True, lists=False))
+    """Return the columns of the dead-letter ledger. First add the columns that it lacks."""
     found = client.ask(GetSchema(target))
     require_columns_registered(found, target)
     if found.version < 0:
@@ -119,22 +133,36 @@ def _merged(registered: pa.Schema, columns: pa.Schema, target: str) -> pa.Schema
 
 
 def _commit(
-    client: Client, target: str, registered: SchemaVersion, query: str, number: int, rows: Iterable[pa.RecordBatch]
+    client: Client, targets: Mapping[str, SchemaVersion], query: str, number: int, rows: Iterable[pa.RecordBatch]
 ) -> None:
-    """Append rows as batch `number` of a query, all at once. A repetition appends nothing."""
-    run, encoder = query_run(query, number), RowEncoder()
-    fit = ColumnFit(pa.schema([*schema_from_bytes(registered.arrow_schema, target), *_WRITTEN]))
-    part = client.stage_part(query, number)
+    """Append rows as batch `number` of a query to one ledger or its partitions, all at once, or nothing if repeated.
+
+    The key of a row selects its partition. Rows without a key go to the partitions in turn, batch by batch.
+    """
+    run, encoder, logs = query_run(query, number), RowEncoder(), list(targets)
+    fits = [
+        ColumnFit(pa.schema([*schema_from_bytes(target.arrow_schema, log), *_WRITTEN]))
+        for log, target in targets.items()
+    ]
+    parts: dict[str, PartWriter] = {}
     sequence = 0
     for batch in rows:
-        for piece in entry_pieces(fit.fit(batch, f"the dead letters for {target}")):
-            metadata = arrow_metadata(
-                query, sequence, system_clock_ms(), piece.num_rows, registered.version, (run.most, run.least)
-            )
-            part.write(encode_entry(metadata, encoder.encode([piece])), piece.num_rows)
-            sequence += 1
-    origin = BatchOrigin(named=True)
-    client.ask(CommitRun(target, query, number, run.most, run.least, [part.close()], origin=origin))
+        for place, routed in by_partition(batch, len(logs), number):
+            log = logs[place]
+            if log not in parts:
+                parts[log] = client.stage_part(query, number)
+            for piece in entry_pieces(fits[place].fit(routed, f"the dead letters for {log}")):
+                metadata = arrow_metadata(
+                    query, sequence, system_clock_ms(), piece.num_rows, targets[log].version, (run.most, run.least)
+                )
+                parts[log].write(encode_entry(metadata, encoder.encode([piece])), piece.num_rows)
+                sequence += 1
+    staged, origin = {log: part.close() for log, part in parts.items()}, BatchOrigin(named=True)
+    if partition_of(logs[0]) is None:
+        client.ask(CommitRun(logs[0], query, number, run.most, run.least, list(staged.values()), origin=origin))
+    else:
+        runs = [LedgerParts(log, [part]) for log, part in staged.items()]
+        client.ask(CommitRuns(query, number, run.most, run.least, runs, origin=origin))
 
 
 def with_origin(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructType, TimestampType
 
-from pyspark_ledger.connector.write.routing import KEPT, by_ledger, by_partition, grouped, kept_columns, own_columns
+from pyspark_ledger.connector.write.routing import KEPT, by_ledger, kept_columns, own_columns
 from pyspark_ledger.ledger.errors import Refused
-from pyspark_ledger.ledger.partition_routing import partition_for_key
+from pyspark_ledger.ledger.partition_routing import by_partition, grouped, partition_for_key
 
 
 def rows(**columns: list) -> pa.RecordBatch:

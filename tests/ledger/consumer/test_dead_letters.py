@@ -18,7 +18,8 @@ import pytest
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import LedgerStore
 from pyspark_ledger.ledger.consumer import dead_letters
-from pyspark_ledger.ledger.errors import Refused, Unavailable
+from pyspark_ledger.ledger.errors import Refused, Terminated, Unavailable
+from pyspark_ledger.ledger.partition_routing import partition_for_key
 from pyspark_ledger.ledger.protocol.commits import CommitRun
 from pyspark_ledger.ledger.protocol.cursors import AckDeadLetters
 from tests.rigs.broker_process import kill_broker
@@ -185,3 +186,56 @@ def test_ledger_of_dead_letters_with_messages_is_refused(store: LedgerStore, ord
     with pytest.raises(Refused, match=r"orders-billing-DLQ has messages \(1 entries\)"):
         give_up(orders, 0)
     assert orders.cursor("billing").state().backlog_rows == 4
+
+
+def test_keys_select_the_partitions_of_the_dead_letters(store: LedgerStore) -> None:
+    mails, target = store.ledger("mails"), store.create_partitioned("mails-billing-DLQ", 3)
+    keys = [f"key-{number % 5}" for number in range(20)]
+    with mails.producer() as producer:
+        for number, key in enumerate(keys):
+            producer.send(b"%d" % number, key=key).result(SECONDS)
+    give_up(mails, 0, rows=7)
+    found = [part.read().to_pydict() for part in target.partitions()]
+    expected: list[list[bytes]] = [[], [], []]
+    for number, key in enumerate(keys):
+        expected[partition_for_key(key, 3, "murmur3_32")].append(b"%d" % number)
+    assert [sorted(part["value"]) for part in found] == list(map(sorted, expected))
+    assert mails.cursor("billing").state().backlog_rows == 0
+
+
+def test_dead_letters_without_keys_go_to_the_partitions_in_turn(store: LedgerStore, orders: Ledger) -> None:
+    target = store.create_partitioned("orders-billing-DLQ", 2)
+    give_up(orders, 0)
+    assert sorted(ids(target)) == [0, 1, 2, 3]
+    assert sorted(map(len, map(ids, target.partitions()))) == [2, 2]
+
+
+def test_partitioned_dead_letters_are_written_once_if_their_reply_is_lost(
+    store: LedgerStore, orders: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, ask = store.create_partitioned("orders-billing-DLQ", 2), orders.client.ask
+
+    def lost(request: Any, **how: Any) -> Any:
+        if isinstance(request, AckDeadLetters):
+            raise Unavailable("lost")
+        return ask(request, **how)
+
+    with orders.cursor("billing").batches(wait=0, max_redeliveries=0) as batches:
+        next(batches).nack()
+        with monkeypatch.context() as patch:
+            patch.setattr(orders.client, "ask", lost)
+            with pytest.raises(Unavailable, match="lost"):
+                next(batches)
+        assert list(batches) == []
+    assert sorted(ids(target)) == [0, 1, 2, 3]
+
+
+def test_terminated_ledger_of_dead_letters_is_named_with_its_remedy(store: LedgerStore, orders: Ledger) -> None:
+    give_up(orders, 0, lambda table: table["id"][0].as_py() > 0)
+    store.ledger("orders-billing-DLQ").terminate()
+    orders.append([{"id": 9}])
+    with pytest.raises(Terminated, match=r"dead letters of cursor 'billing' of orders .* Delete the ledger orders-"):
+        give_up(orders, 0)
+    store.delete("orders-billing-DLQ")
+    give_up(orders, 0)
+    assert ids(store.ledger("orders-billing-DLQ")) == [9]
