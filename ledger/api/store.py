@@ -24,9 +24,6 @@ Rules of `offload_to`
 from __future__ import annotations
 
 import os
-import sys
-import warnings
-import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
@@ -38,6 +35,7 @@ from pyspark_ledger.ledger.api.ledger_admin import change_policy
 from pyspark_ledger.ledger.api.partitioned_ledger import PartitionedLedger
 from pyspark_ledger.ledger.api.views import store_view
 from pyspark_ledger.ledger.client.schemas import require_fits
+from pyspark_ledger.ledger.client.unclosed import warn_unclosed
 from pyspark_ledger.ledger.display.ledger_picture import store_html, store_text
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.location import location_text, store_location
@@ -111,10 +109,7 @@ def connect(
     `certificate` and `key` are the client's files. `token` is a reference: `file:/path` or `env:NAME`.
     """
     opened = open_store(store, create=create, ca=ca, certificate=certificate, key=key, token=token)
-    if not _is_spark_worker():
-        client = opened.client
-        client.unclosed = weakref.finalize(client, _warn_unclosed, opened.location, os.getpid())
-        client.unclosed.atexit = False
+    opened.client.unclosed = warn_unclosed(opened.client, f"ledger store {opened.location}")
     return opened
 
 
@@ -129,17 +124,6 @@ def open_store(
     location = store_location(store)
     client = connect_store(location, create=create, start=True, credentials=credentials)
     return LedgerStore(client, location_text(location))
-
-
-def _is_spark_worker() -> bool:
-    """Return whether Spark has started this process for its tasks. Such a process ends without notice."""
-    program = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return program is not None and program.name.startswith("pyspark.")
-
-
-def _warn_unclosed(location: str, process: int) -> None:
-    if os.getpid() == process:  # and no fork of the process that connected
-        warnings.warn(f"unclosed ledger store {location}", ResourceWarning, stacklevel=1)
 
 
 class LedgerStore(Handle):

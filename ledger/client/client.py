@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark_ledger.ledger.client.broker_connection import BrokerConnection
 from pyspark_ledger.ledger.client.credentials import Credentials
@@ -43,7 +43,7 @@ class Client(BrokerConnection):
         self.kept = KeptProducers()
         self.producers: weakref.WeakSet[AbstractContextManager[object]] = weakref.WeakSet()
         """Open producers of messages."""
-        self.unclosed: weakref.finalize[[str, int], Client] | None = None
+        self.unclosed: weakref.finalize[Any, Any] | None = None
         """Warning that a user has not closed the store of this client."""
         self.watch = EndWatch(self.ask)
 

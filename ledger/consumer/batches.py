@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
+from pyspark_ledger.ledger.client.unclosed import warn_unclosed
 from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.consumer.batch import Batch
 from pyspark_ledger.ledger.errors import Refused
@@ -68,6 +70,12 @@ class BatchSteps(Generic[B]):
         self._unseen: list[B] = []  # a batch that was read, and not handed out yet
         self._newest: B | None = None  # the batch that the source has to pass before it takes the next one
         self._given: dict[int, B] = {}  # the batch that each thread got last, if `after` has to receive it
+        self._unclosed: weakref.finalize[Any, Any] | None = None
+
+    def require_close(self, leave: Callable[[], None]) -> None:
+        """Call `leave`, and give a ResourceWarning, if the iterator is freed and neither closed nor at its end."""
+        weakref.finalize(self, leave)
+        self._unclosed = warn_unclosed(self, f"batches of {self._name}")
 
     def until(self) -> int | None:
         """Return the monotonic time in milliseconds at which a wait that begins now ends the loop; None: never."""
@@ -122,6 +130,8 @@ class BatchSteps(Generic[B]):
         """Close the source, unless a thread is in `next`. That thread calls this method afterwards."""
         if not self._turn.locked():
             with self._turn:
+                if self._unclosed is not None:
+                    self._unclosed.detach()
                 self._source.close()
 
     def _require_own_process(self) -> None:
@@ -137,6 +147,8 @@ class Batches(BatchSteps[B], Iterator[B]):
 
     `close` ends the iteration, also from another thread or in a signal handler. A `next` that waits then raises
     StopIteration, as every later one. After another error or an interrupt, `next` can be called again.
+
+    The iterator of a cursor that is freed before its end, and not closed, gives a ResourceWarning, as a file does.
 
         with orders.follow() as batches:
             for batch in batches: ...

@@ -30,7 +30,6 @@ Rules
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -413,7 +412,7 @@ def cursor_batches(
     deliveries = CursorDeliveries(client, ledger, cursor, limits, ack_timeout, max_redeliveries, row_type)
     after = deliveries.acknowledge_after if ack == "after" else None
     batches = Batches(deliveries, f"cursor {cursor!r} of {short_name(ledger)}", limits.wait_ms, after)
-    weakref.finalize(batches, deliveries.leave)  # a loop that is not closed must not keep its lease
+    batches.require_close(deliveries.leave)  # a loop that is not closed must not keep its lease
     return batches
 
 

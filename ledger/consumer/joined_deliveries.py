@@ -19,7 +19,6 @@ Rules
 
 from __future__ import annotations
 
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Generic
 
@@ -229,5 +228,5 @@ def joined_batches(
     deliveries = JoinedDeliveries(client, selection, cursor, limits, ack_timeout, max_redeliveries, row_type)
     after = deliveries.acknowledge_after if ack == "after" else None
     batches = Batches(deliveries, f"cursor {cursor!r} of {selection_words(selection)}", limits.wait_ms, after)
-    weakref.finalize(batches, deliveries.leave)  # a loop that is not closed must not keep its leases
+    batches.require_close(deliveries.leave)  # a loop that is not closed must not keep its leases
     return batches
