@@ -25,7 +25,13 @@ from pyspark_ledger.ledger.api.handle import Handle, closed_client
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.consumer.batch import MAX_BYTES, BatchLimits
 from pyspark_ledger.ledger.consumer.deliveries import ACK_TIMEOUT
-from pyspark_ledger.ledger.consumer.joined_deliveries import joined_batches, selected_ledgers, selection_words
+from pyspark_ledger.ledger.consumer.joined_deliveries import (
+    joined_batches,
+    open_cursors,
+    partition_counts,
+    selected_ledgers,
+    selection_words,
+)
 from pyspark_ledger.ledger.consumer.turns import named_positions
 from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.ledger_selection import Addressing
@@ -33,7 +39,6 @@ from pyspark_ledger.ledger.names import partition_names, short_name
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 from pyspark_ledger.ledger.protocol.actions import AskEnd
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
-from pyspark_ledger.ledger.protocol.ledgers import AskPartitions
 from pyspark_ledger.ledger.rows.row_type import Row, RowType
 from pyspark_ledger.ledger.times import Time
 
@@ -237,8 +242,7 @@ def open_cursor(
     client = owner.client
     logs = _logs(client, selection, name)
     starts = _positions(client, name, "start", start, logs)
-    for log in logs:
-        client.ask(OpenCursor(log, name, starts.get(log, EARLIEST)))
+    open_cursors(client, [OpenCursor(log, name, starts.get(log, EARLIEST)) for log in logs])
     return JoinedCursor(owner, selection, name, row_type)
 
 
@@ -280,10 +284,7 @@ def _logs(client: Client, selection: Addressing, cursor: str) -> list[str]:
             hint="The pattern must match the whole name, such as 'orders-.*'",
         )
     logs: dict[str, None] = {}
-    for name in names:
-        partitions = client.ask(AskPartitions(name)).partitions
-        if not partitions:
-            client.ask(AskEnd(name))  # raises NotFound with the most similar name
+    for name, partitions in partition_counts(client, names).items():
         logs |= dict.fromkeys(partition_names(name, partitions) or [name])
     return list(logs)
 

@@ -116,6 +116,7 @@ class Actions:
             reads.LocateStored: self._locate_stored,
             AskSchemas: batch_status.schemas,
             cursors.OpenCursor: durable.open,
+            cursors.OpenCursors: durable.open_all,
             cursors.DescribeCursor: durable.describe,
             cursors.MarkDelete: self._mark_delete,
             cursors.ResetCursor: self._reset,
@@ -126,10 +127,15 @@ class Actions:
             cursors.AckDelivery: self._ack_delivery,
             cursors.AskDue: store.deliveries.due,
             cursors.AskDelivery: store.deliveries.get,
+            cursors.AskDeliveries: lambda request: cursors.Deliveries(
+                [store.deliveries.get(asked) for asked in request.requests]
+            ),
             cursors.AckDeadLetters: _acknowledging(self._ack_dead_letters),
             cursors.DeleteCursor: _acknowledging(self._delete_cursor),
             cursors.AcquireLease: self._acquire_lease,
             cursors.ReleaseLease: _acknowledging(self._release_lease),
+            cursors.AcquireLeases: self._acquire_leases,
+            cursors.ReleaseLeases: _acknowledging(self._release_leases),
             OpenStaging: self._open_staging,
             OpenUpload: store.commits.open_upload,
             CommitRun: store.commits.commit,
@@ -246,14 +252,34 @@ class Actions:
     def _acquire_lease(self, request: cursors.AcquireLease) -> cursors.LeaseReply:
         reply = self._store.leases.acquire(request)
         if reply.granted:
-            self._broker.activity.hold(_lease_key(request), request.ttl_ms)
-            ledger = canonical_name(request.ledger)
-            position = self._store.cursors.next_position(ledger, request.cursor)
-            self._source.follow(ledger, request.cursor, position, request.ttl_ms)
+            self._register_lease(request)
         return reply
+
+    def _acquire_leases(self, request: cursors.AcquireLeases) -> cursors.LeaseReplies:
+        replies = self._store.leases.acquire_all(request.leases)
+        taken = all(reply.granted or lease.renews for lease, reply in zip(request.leases, replies, strict=True))
+        for lease, reply in zip(request.leases, replies, strict=True):
+            if taken and reply.granted:
+                with suppress(LedgerError):  # the loop's next request raises the error of this ledger
+                    self._register_lease(lease)
+        return cursors.LeaseReplies(replies)
+
+    def _register_lease(self, request: cursors.AcquireLease) -> None:
+        self._broker.activity.hold(_lease_key(request), request.ttl_ms)
+        ledger = canonical_name(request.ledger)
+        position = self._store.cursors.next_position(ledger, request.cursor)
+        self._source.follow(ledger, request.cursor, position, request.ttl_ms)
 
     def _release_lease(self, request: cursors.ReleaseLease) -> None:
         self._store.leases.release(request)
+        self._unregister_lease(request)
+
+    def _release_leases(self, request: cursors.ReleaseLeases) -> None:
+        self._store.leases.release_all(request.leases)
+        for lease in request.leases:
+            self._unregister_lease(lease)
+
+    def _unregister_lease(self, request: cursors.ReleaseLease) -> None:
         self._broker.activity.hold(_lease_key(request), 0)
         if not self._store.leases.is_held(canonical_name(request.ledger), request.cursor):
             self._source.leave(canonical_name(request.ledger), request.cursor)

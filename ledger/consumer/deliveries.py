@@ -30,7 +30,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, NamedTuple
@@ -49,8 +49,16 @@ from pyspark_ledger.ledger.ledger_selection import require_dead_letter_ledgers
 from pyspark_ledger.ledger.names import canonical_name, short_name
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position, PositionRange
 from pyspark_ledger.ledger.positions.row_selection import RowSelection
-from pyspark_ledger.ledger.protocol.actions import AskEnd
-from pyspark_ledger.ledger.protocol.cursors import UNLIMITED, AckDelivery, AskDelivery, DeliveredRange, NextDelivery
+from pyspark_ledger.ledger.protocol.cursors import (
+    CURSORS_MAX,
+    UNLIMITED,
+    AckDelivery,
+    AskDeliveries,
+    AskDelivery,
+    DeliveredRange,
+    Delivery,
+    NextDelivery,
+)
 from pyspark_ledger.ledger.protocol.ends import KnownEnd, MovedEnd, WaitEnds
 from pyspark_ledger.ledger.protocol.reads import OpenedRead, OpenRead
 from pyspark_ledger.ledger.rows.row_type import Row, RowType
@@ -128,7 +136,7 @@ class JoinedLoop(NamedTuple):
 
 
 class CursorDeliveries(Generic[Row]):
-    """Source of the batches of one cursor, which holds the cursor's lease from its creation until `close`."""
+    """Source of the batches of one cursor, which holds the cursor's lease from `begin` until `close`."""
 
     def __init__(
         self,
@@ -141,10 +149,7 @@ class CursorDeliveries(Generic[Row]):
         row_type: RowType[Row] | None,
         loop: JoinedLoop | None = None,
     ) -> None:
-        """Acquire the lease. Raises Refused, with its holder, if another reader has it.
-
-        In a `loop` over several cursors, the loop waits, and calls `read_ahead`.
-        """
+        """Check the arguments. In a `loop` over several cursors, the loop waits, and calls `read_ahead`."""
         self._client = client
         self._limits = limits
         self._row_type = row_type
@@ -152,17 +157,11 @@ class CursorDeliveries(Generic[Row]):
         if not self._timeout_ms:
             raise Refused("ack_timeout is 0 seconds, expected more", hint="It is the time that your work may take")
         self._max_redeliveries = _redeliveries(max_redeliveries, ledger, cursor)
-        self._lease = CursorLease(ledger, cursor)
+        self.lease = CursorLease(ledger, cursor)
         self._renewals = renewals_of(client)
-        self._renewals.acquire(self._lease)
-        try:
-            newest = client.ask(AskDelivery(ledger, cursor, 0))
-            self._incarnation = client.ask(AskEnd(ledger)).incarnation
-        except BaseException:
-            self.close()
-            raise
-        self._since_ms = newest.now_ms
-        self._record = _Record(newest.record, [], newest.position)
+        self._since_ms = 0
+        self._record = _Record(0, [], EARLIEST)
+        self._incarnation = ""
         self._batch: DeliveredBatch[Row] | None = None
         self._done: list[DeliveredRange] = []
         # One thread for all ranges: Arrow's allocator gives a thread its own memory again, and not that of others.
@@ -174,6 +173,13 @@ class CursorDeliveries(Generic[Row]):
         self._has_news = True
         self._asked_ms = monotonic_ms()
         self._terminated = False
+
+    def begin(self, newest: Delivery) -> None:
+        """Begin after the newest delivery record of the cursor. The source has the lease."""
+        self._since_ms = newest.now_ms
+        self._record = _Record(newest.record, [], newest.position)
+        self._incarnation = newest.incarnation
+        self._has_news = not newest.idle
 
     def take(self) -> DeliveredBatch[Row] | None:
         """Return the next batch, or None if there is none now. Until `passed`, a repeated call returns it again."""
@@ -211,7 +217,7 @@ class CursorDeliveries(Generic[Row]):
     @property
     def ledger(self) -> str:
         """The full name of the ledger."""
-        return canonical_name(self._lease.ledger)
+        return canonical_name(self.lease.ledger)
 
     def is_due(self) -> bool:
         """Return whether `take` has to be called: there may be a batch, or acknowledgements to send."""
@@ -266,7 +272,7 @@ class CursorDeliveries(Generic[Row]):
 
     def leave(self) -> None:
         """Let another thread release the lease. Takes no lock, because the garbage collector may call it."""
-        self._renewals.drop(self._lease)
+        self._renewals.drop(self.lease)
 
     def acknowledge(self, batch: DeliveredBatch[Row]) -> None:
         """Acknowledge the rows of a batch."""
@@ -296,13 +302,13 @@ class CursorDeliveries(Generic[Row]):
             self.wake()
 
     def _settle(self, shares: list[DeliveredRange]) -> None:
-        self._client.ask(AckDelivery(self._lease.ledger, self._lease.cursor, self._lease.holder, shares))
+        self._client.ask(AckDelivery(self.lease.ledger, self.lease.cursor, self.lease.holder, shares))
 
     def _decide(self) -> None:
         now, opened = monotonic_ms(), self._opened.copy()
         request = NextDelivery(
-            self._lease.ledger,
-            self._lease.cursor,
+            self.lease.ledger,
+            self.lease.cursor,
             self._record.number,
             EARLIEST,
             LATEST,
@@ -311,7 +317,7 @@ class CursorDeliveries(Generic[Row]):
             max_redeliveries=self._max_redeliveries,
             back_rows=UNLIMITED if self._limits.max_rows is None else self._limits.max_rows,
             back_bytes=self._limits.max_bytes,
-            holder=self._lease.holder,
+            holder=self.lease.holder,
             due_before_ms=self._since_ms,
             nacked=[share for share, at in opened.items() if at.nacked and at.due_ms <= now],
             done=self._done,
@@ -320,7 +326,7 @@ class CursorDeliveries(Generic[Row]):
         decided = self._client.ask(request)
         self._done = []
         if decided.dead:  # before the record is kept: after an error, the broker decides again, with these dead letters
-            send_to_dead_letter(self._client, self._lease.ledger, self._lease.cursor, decided.dead)
+            send_to_dead_letter(self._client, self.lease.ledger, self.lease.cursor, decided.dead)
         self._asked_ms = now
         self._has_news = bool(decided.shares or decided.dead)
         # One assignment: an interrupt before it lets the broker decide again, and after it loses nothing.
@@ -340,9 +346,9 @@ class CursorDeliveries(Generic[Row]):
             parts = []
         if not parts or parts[0].schema != parts[-1].schema:  # a column was added between the reads
             parts = [self._read(share.range, share.skip).result()]
-        request = OpenRead(self._lease.ledger, share.range.start, share.range.end)
+        request = OpenRead(self.lease.ledger, share.range.start, share.range.end)
         return DeliveredBatch(
-            short_name(self._lease.ledger),
+            short_name(self.lease.ledger),
             share.range.start,
             share.range.end,
             pa.concat_tables(parts),
@@ -370,7 +376,7 @@ class CursorDeliveries(Generic[Row]):
             self._ahead = _Ahead(opened.range, self._read(opened.range, opened=opened))
 
     def _read(self, range_: PositionRange, skip: bytes = b"", opened: OpenedRead | None = None) -> Future[pa.Table]:
-        client, request = self._client, OpenRead(self._lease.ledger, range_.start, range_.end)
+        client, request = self._client, OpenRead(self.lease.ledger, range_.start, range_.end)
         return self._ahead_thread.submit(lambda: OpenedRows(client, request, RowSelection(skip), found=opened).table())
 
     def _wait_past_end(self, milliseconds: int) -> None:
@@ -397,6 +403,26 @@ def _redeliveries(most: object, ledger: str, cursor: str) -> int:
     return min(most, 2**31)
 
 
+def begin_all(client: Client, sources: Sequence[CursorDeliveries[Row]]) -> None:
+    """Acquire the leases of all sources or of none, and begin with all of them. Makes one request for many sources.
+
+    Raises Refused, with the ledger and the holder, if another reader has one of the leases.
+    """
+    renewals = renewals_of(client)
+    try:
+        renewals.acquire([source.lease for source in sources])
+        for first in range(0, len(sources), CURSORS_MAX):
+            part = sources[first : first + CURSORS_MAX]
+            asked = AskDeliveries([AskDelivery(source.lease.ledger, source.lease.cursor, 0) for source in part])
+            for source, newest in zip(part, client.ask(asked).deliveries, strict=True):
+                source.begin(newest)
+    except BaseException:
+        for source in sources:
+            source.leave()
+        renewals.release_dropped()
+        raise
+
+
 def cursor_batches(
     client: Client,
     ledger: str,
@@ -410,6 +436,7 @@ def cursor_batches(
     """Acquire the lease of a cursor, and return its loop. `Cursor.batches` explains the arguments and errors."""
     require_ack(ack)
     deliveries = CursorDeliveries(client, ledger, cursor, limits, ack_timeout, max_redeliveries, row_type)
+    begin_all(client, [deliveries])
     after = deliveries.acknowledge_after if ack == "after" else None
     batches = Batches(deliveries, f"cursor {cursor!r} of {short_name(ledger)}", limits.wait_ms, after)
     batches.require_close(deliveries.leave)  # a loop that is not closed must not keep its lease

@@ -19,23 +19,31 @@ Rules
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Generic
 
 from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.consumer.batch import BatchLimits
 from pyspark_ledger.ledger.consumer.batches import Batches
-from pyspark_ledger.ledger.consumer.deliveries import CursorDeliveries, DeliveredBatch, JoinedLoop, require_ack
+from pyspark_ledger.ledger.consumer.deliveries import (
+    CursorDeliveries,
+    DeliveredBatch,
+    JoinedLoop,
+    begin_all,
+    require_ack,
+)
 from pyspark_ledger.ledger.consumer.lease import renewals_of
 from pyspark_ledger.ledger.consumer.turns import LogTurns
 from pyspark_ledger.ledger.errors import LedgerError
 from pyspark_ledger.ledger.ledger_selection import Addressing
-from pyspark_ledger.ledger.names import canonical_name, short_name
+from pyspark_ledger.ledger.names import canonical_name, partition_names, partition_of, short_name
 from pyspark_ledger.ledger.position import EARLIEST
-from pyspark_ledger.ledger.protocol.actions import ListLedgers
-from pyspark_ledger.ledger.protocol.cursors import OpenCursor
+from pyspark_ledger.ledger.protocol.actions import AskEnd, ListLedgers
+from pyspark_ledger.ledger.protocol.cursors import CURSORS_MAX, OpenCursor, OpenCursors
 from pyspark_ledger.ledger.protocol.ends import MovedEnd
-from pyspark_ledger.ledger.protocol.ledgers import AskPartitions
+from pyspark_ledger.ledger.protocol.reads import SURVEY_MAX, AskLogStatuses, ReadProgress
 from pyspark_ledger.ledger.rows.row_type import Row, RowType
 
 if TYPE_CHECKING:
@@ -169,23 +177,37 @@ class JoinedDeliveries(Generic[Row]):
             elif state.error is not None:
                 return state.error.error()
             else:
-                self._logs.join(state.name, state.partitions, self._begun)
+                self._join({state.name: state.partitions})
         except LedgerError as error:
             return error
         return None
 
     def _join_selected(self) -> None:
         self._look_ms = monotonic_ms() + _LOOK_MS
-        for name in selected_ledgers(self._client, self._selection, self._cursor):
-            if name not in self._logs:
-                partitions = self._client.ask(AskPartitions(name)).partitions
-                if partitions:
-                    self._logs.join(name, partitions, self._begun)
-                else:
-                    self._logs.add(name, self._begun(name))
+        names = selected_ledgers(self._client, self._selection, self._cursor)
+        self._join(partition_counts(self._client, [name for name in names if name not in self._logs]))
 
-    def _begun(self, name: str) -> CursorDeliveries[Row]:
-        self._client.ask(OpenCursor(name, self._cursor, EARLIEST))
+    def _join(self, partitions: Mapping[str, int]) -> None:
+        """Begin with all logs of these ledgers that the loop does not have, with one request for many of them.
+
+        `partitions` has the numbers of partitions, 0 for a ledger without partitions.
+        """
+        logs = [log for name, count in partitions.items() for log in partition_names(name, count) or [name]]
+        begun = {log: self._source(log) for log in logs if log not in self._logs}
+        open_cursors(self._client, [OpenCursor(log, self._cursor, EARLIEST) for log in begun])
+        try:
+            begin_all(self._client, list(begun.values()))
+            for name, count in partitions.items():
+                if count:
+                    self._logs.join(name, count, begun.__getitem__)
+                else:
+                    self._logs.add(name, begun[name])
+        except BaseException:
+            for source in begun.values():  # also those that are added already: `close` does not drop them twice
+                source.leave()
+            raise
+
+    def _source(self, name: str) -> CursorDeliveries[Row]:
         return CursorDeliveries(
             self._client,
             name,
@@ -196,6 +218,29 @@ class JoinedDeliveries(Generic[Row]):
             self._row_type,
             self._loop,
         )
+
+
+def partition_counts(client: Client, names: list[str]) -> dict[str, int]:
+    """Return the number of partitions of each ledger, 0 for one without partitions. Raises NotFound for a missing one.
+
+    Makes one request for many ledgers.
+    """
+    counts: dict[str, int] = {}
+    for first in range(0, len(names), SURVEY_MAX):
+        part = names[first : first + SURVEY_MAX]
+        found = client.ask(AskLogStatuses(part, otherwise=ReadProgress(count=False)))
+        for missing in found.missing:
+            client.ask(AskEnd(missing))  # raises NotFound with the most similar name
+        logs = {log.name for log in found.logs}
+        wholes = Counter(split[0] for log in logs if (split := partition_of(log)) is not None)
+        counts |= {name: 0 if canonical_name(name) in logs else wholes[canonical_name(name)] for name in part}
+    return counts
+
+
+def open_cursors(client: Client, cursors: list[OpenCursor]) -> None:
+    """Create those of the cursors that are missing, with one request for many of them."""
+    for first in range(0, len(cursors), CURSORS_MAX):
+        client.ask(OpenCursors(cursors[first : first + CURSORS_MAX]))
 
 
 def selected_ledgers(client: Client, selection: Addressing, cursor: str) -> list[str]:

@@ -1,8 +1,8 @@
 """Lease of one reader on one cursor, and the thread that renews the leases of a client's loops.
 
 Rules
-- A lease lasts `LEASE_MS` and is renewed at a third of this time. One thread renews all leases of a client. It runs
-  while the client has leases.
+- A lease lasts `LEASE_MS` and is renewed at a third of this time. One thread renews all leases of a client, up to
+  `CURSORS_MAX` in one request. It runs while the client has leases.
 - A renewal only prolongs a lease that the reader still has. If another reader has acquired it, the renewals end, and
   the broker refuses the loop's next request with LeaseLost.
 - A lease that is not released expires. So a release that fails is no error. The broker grants the lease of a process of
@@ -17,15 +17,24 @@ import queue
 import threading
 import weakref
 from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pyspark_ledger.ledger.clock import monotonic_ms, new_id
-from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused, Unavailable
+from pyspark_ledger.ledger.errors import LedgerError, Refused, Unavailable
 from pyspark_ledger.ledger.names import short_name
 from pyspark_ledger.ledger.ownership import process_identity
-from pyspark_ledger.ledger.protocol.cursors import AcquireLease, LeaseReply, ReleaseLease
+from pyspark_ledger.ledger.protocol.cursors import (
+    CURSORS_MAX,
+    AcquireLease,
+    AcquireLeases,
+    LeaseReply,
+    ReleaseLease,
+    ReleaseLeases,
+)
 from pyspark_ledger.ledger.times import iso_text
 
 if TYPE_CHECKING:
@@ -82,19 +91,22 @@ class LeaseRenewals:
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def acquire(self, lease: CursorLease) -> None:
-        """Acquire a lease and renew it until it is dropped. Raises Refused, with the holder, if it is in use."""
+    def acquire(self, leases: Sequence[CursorLease]) -> None:
+        """Acquire all leases or none, and renew them until they are dropped.
+
+        Raises Refused, with the ledger and the holder, if one of them is in use.
+        """
         self.release_dropped()  # perhaps of a loop over the same cursor that nobody closed
         try:
-            reply = self._client.ask(lease.acquisition())
+            for part in _parts(leases):
+                replies = self._client.ask(AcquireLeases([lease.acquisition() for lease in part])).leases
+                _require_granted(part, replies)
         except BaseException:
-            self._dropped.append(lease)  # the broker may have granted it before the interrupt
+            self._dropped.extend(leases)  # the broker may have granted them before the interrupt
             self.release_dropped()
             raise
-        if not reply.granted:
-            raise lease.refusal(reply)
         with self._starting:
-            self._leases[lease.holder] = lease
+            self._leases |= {lease.holder: lease for lease in leases}
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="ledger-leases", daemon=True)
                 self._thread.start()
@@ -109,17 +121,20 @@ class LeaseRenewals:
         """Release all dropped leases now. Returns when also those are released that another thread releases."""
         with self._releasing:
             while self._dropped:
-                if not self._release(self._dropped[0]):
-                    self._dropped.clear()  # not one wait for each of a thousand leases
-                with suppress(IndexError):
-                    self._dropped.popleft()
+                part = list(islice(self._dropped, CURSORS_MAX))
+                if not self._release(part):
+                    self._dropped.clear()  # not one wait for each thousand of leases
+                for lease in part:
+                    if self._dropped and self._dropped[0] is lease:  # not if a signal handler released it meanwhile
+                        self._dropped.popleft()
 
-    def _release(self, lease: CursorLease) -> bool:
-        """Release a lease. Return whether the broker can be asked for the next one."""
+    def _release(self, leases: list[CursorLease]) -> bool:
+        """Release leases. Return whether the broker can be asked for the next ones."""
+        request = ReleaseLeases([lease.end() for lease in leases])
         try:
-            self._client.ask(lease.end(), deadline_ms=_RELEASE_MS, attempt_seconds=_RELEASE_MS / 1000)
+            self._client.ask(request, deadline_ms=_RELEASE_MS, attempt_seconds=_RELEASE_MS / 1000)
         except (LedgerError, ReferenceError) as error:
-            _log.debug("the lease of cursor %s of %s expires by itself: %s", lease.cursor, lease.ledger, error)
+            _log.debug("the leases of %s cursors expire by themselves: %s", len(leases), error)
             return not isinstance(error, (Unavailable, ReferenceError))
         return True
 
@@ -139,17 +154,30 @@ class LeaseRenewals:
 
     def _renew(self) -> None:
         """Renew all leases. If no broker answers, the next beat retries."""
-        for lease in list(self._leases.values()):
+        for part in _parts(list(self._leases.values())):
+            request = AcquireLeases([lease.acquisition(renews=True) for lease in part])
             try:
-                reply = self._client.ask(lease.acquisition(renews=True), deadline_ms=_RENEW_MS)
-            except (NotFound, ReferenceError):  # the cursor was deleted, or nobody has the client any more
-                self._leases.pop(lease.holder, None)
-            except LedgerError as error:
-                _log.warning("the lease of cursor %s of %s was not renewed: %s", lease.cursor, lease.ledger, error)
+                replies = self._client.ask(request, deadline_ms=_RENEW_MS).leases
+            except ReferenceError:  # nobody has the client any more
+                self._leases.clear()
                 return
-            else:
-                if not reply.granted:
+            except LedgerError as error:
+                _log.warning("the leases of %s cursors, such as %s, were not renewed: %s", len(part), part[0], error)
+                return
+            for lease, reply in zip(part, replies, strict=True):
+                if not reply.granted:  # another reader has it, or the cursor was deleted
                     self._leases.pop(lease.holder, None)
+
+
+def _require_granted(leases: Sequence[CursorLease], replies: Sequence[LeaseReply]) -> None:
+    for lease, reply in zip(leases, replies, strict=True):
+        if not reply.granted:
+            raise lease.refusal(reply)
+
+
+def _parts(leases: Sequence[CursorLease]) -> Iterator[Sequence[CursorLease]]:
+    """Yield the leases in parts of one request."""
+    return (leases[first : first + CURSORS_MAX] for first in range(0, len(leases), CURSORS_MAX))
 
 
 _renewals: weakref.WeakKeyDictionary[Client, LeaseRenewals] = weakref.WeakKeyDictionary()

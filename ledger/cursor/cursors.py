@@ -13,7 +13,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 import pyarrow as pa
 
@@ -39,10 +39,12 @@ from pyspark_ledger.ledger.protocol.cursors import (
     DescribeCursor,
     MarkDelete,
     OpenCursor,
+    OpenCursors,
     ResetCursor,
     SkipEntries,
 )
 from pyspark_ledger.ledger.protocol.reads import OpenRead
+from pyspark_ledger.ledger.protocol.request import Empty
 
 _START = Position(-1, 0)
 """Position of a cursor before the log's first entry, also after a trim."""
@@ -96,13 +98,34 @@ class CursorTable:
             raise self._missing(snapshot.name, request.cursor)
         require_new_cursor_name(request.cursor, request.ledger)
         with self._trimming(snapshot.name):
-            snapshot = self._snapshot_of(snapshot.name)
-            start = min(max(request.start, _START), snapshot.end)
-            snapshot.require_left(start)
-            stored = self._metadata.cursors.put(CursorRecord(snapshot.name, request.cursor, start), None)
+            stored = self._metadata.cursors.put(self._new(snapshot.name, request), None)
             if stored is not None:
-                return self._state(stored.cursor, snapshot, created=True)
+                return self._state(stored.cursor, self._snapshot_of(snapshot.name), created=True)
         return self.open(request)
+
+    def open_all(self, request: OpenCursors) -> Empty:
+        """Create those of the cursors that are missing, in one transaction."""
+        missing: dict[tuple[str, str], OpenCursor] = {}
+        for opening in request.cursors:
+            require_cursor_name(opening.cursor, opening.ledger)
+            ledger = self._snapshot_of(opening.ledger).name
+            if self._metadata.cursors.get(ledger, opening.cursor) is None:
+                if not opening.create:
+                    raise self._missing(ledger, opening.cursor)
+                require_new_cursor_name(opening.cursor, opening.ledger)
+                missing[ledger, opening.cursor] = opening
+        with ExitStack() as trimming:
+            for ledger in sorted({ledger for ledger, _ in missing}):  # one order, so that two requests end
+                trimming.enter_context(self._trimming(ledger))
+            self._metadata.cursors.create_all([self._new(ledger, missing[ledger, name]) for ledger, name in missing])
+        return Empty()
+
+    def _new(self, ledger: str, request: OpenCursor) -> CursorRecord:
+        """Return the record of a new cursor. No trim runs meanwhile."""
+        snapshot = self._snapshot_of(ledger)
+        start = min(max(request.start, _START), snapshot.end)
+        snapshot.require_left(start)
+        return CursorRecord(ledger, request.cursor, start)
 
     def describe(self, request: DescribeCursor) -> CursorState:
         snapshot = self._snapshot_of(request.ledger)

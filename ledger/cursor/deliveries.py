@@ -160,15 +160,16 @@ class DeliveryTable:
 
     def get(self, request: AskDelivery) -> Delivery:
         """Return a record. Number 0 means the newest record. Raises DataLoss if the record is missing."""
-        ledger = self._snapshot_of(request.ledger).name
+        snapshot = self._snapshot_of(request.ledger)
+        ledger = snapshot.name
         cursor = self._cursor(ledger, request.cursor)
         if request.record == 0:
             found = self._records.newest(ledger, cursor.name)
             with self._lock:
                 now_ms = self._time(_newest_ms(found) + 1)
-            if found is None:
-                return Delivery(0, cursor.next_position, now_ms=now_ms)
-            return Delivery(found.record, found.position, now_ms=now_ms)
+            record, position = (0, cursor.next_position) if found is None else (found.record, found.position)
+            idle = cursor.next_position >= snapshot.end
+            return Delivery(record, position, now_ms=now_ms, incarnation=snapshot.incarnation, idle=idle)
         found = self._records.get(ledger, cursor.name, request.record)
         if found is None:
             raise DataLoss(

@@ -15,15 +15,15 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.cursor.acknowledgements import AcknowledgementTable
 from pyspark_ledger.ledger.errors import Corrupt, DataLoss, LeaseLost, NotFound, Refused
 from pyspark_ledger.ledger.log.snapshot import LogSnapshot
-from pyspark_ledger.ledger.metadata.cursor_records import CursorRecord, StoredCursor
+from pyspark_ledger.ledger.metadata.cursor_records import CursorRecord, Lease
 from pyspark_ledger.ledger.metadata.records import Metadata
-from pyspark_ledger.ledger.names import nearest
+from pyspark_ledger.ledger.names import canonical_name, nearest
 from pyspark_ledger.ledger.ownership import is_gone
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.cursors import AcquireLease, LeaseReply, ReleaseLease
@@ -46,27 +46,56 @@ class LeaseTable:
         self._acknowledgements = acknowledgements
 
     def acquire(self, request: AcquireLease) -> LeaseReply:
-        """Acquire or renew a lease. The reply names the current holder."""
-        if not request.holder or request.ttl_ms <= 0:
-            raise Refused(
-                f"a lease of {request.ttl_ms} ms for holder {request.holder!r} was requested, expected a time above 0 "
-                "and a holder's name"
-            )
-        while True:
-            found = self._get(request)
-            changed, granted = found.cursor.with_lease(
-                request.holder, request.ttl_ms, self._clock(), is_gone, renews=request.renews
-            )
-            if not granted or self._cursors.put(changed, found.version) is not None:
-                return LeaseReply(granted, changed.lease.holder, changed.lease.until_ms)
+        """Acquire or renew a lease. The reply names the current holder. Raises NotFound for a missing cursor."""
+        self._require(request)
+        return self.acquire_all([request])[0]
+
+    def acquire_all(self, requests: Sequence[AcquireLease]) -> list[LeaseReply]:
+        """Acquire all leases or none, in one transaction. Renew each of them by itself, also if others are refused.
+
+        Raises NotFound for a missing cursor, except for a renewal, which is then refused.
+        """
+        for request in requests:
+            if not request.holder or request.ttl_ms <= 0:
+                raise Refused(
+                    f"a lease of {request.ttl_ms} ms for holder {request.holder!r} was requested, expected a time "
+                    "above 0 and a holder's name"
+                )
+            if not request.renews:
+                self._require(request)
+        replies: list[LeaseReply] = []
+
+        def acquire(cursors: list[CursorRecord | None]) -> list[CursorRecord | None]:
+            changed: list[CursorRecord | None] = []
+            for request, cursor in zip(requests, cursors, strict=True):
+                leased, granted = cursor, False
+                if cursor is not None:
+                    leased, granted = cursor.with_lease(
+                        request.holder, request.ttl_ms, self._clock(), is_gone, renews=request.renews
+                    )
+                lease = Lease() if leased is None else leased.lease
+                replies.append(LeaseReply(granted, lease.holder, lease.until_ms))
+                changed.append(leased)
+            refused = any(not to.granted for to, request in zip(replies, requests, strict=True) if not request.renews)
+            return cursors if refused else changed
+
+        self._cursors.change_all([_key(request) for request in requests], acquire)
+        return replies
 
     def release(self, request: ReleaseLease) -> None:
-        """Release a lease. Does nothing unless `holder` has the lease."""
-        while True:
-            found = self._get(request)
-            changed = found.cursor.without_lease(request.holder)
-            if changed == found.cursor or self._cursors.put(changed, found.version) is not None:
-                return
+        """Release a lease. Does nothing unless `holder` has the lease. Raises NotFound for a missing cursor."""
+        self._require(request)
+        self.release_all([request])
+
+    def release_all(self, requests: Sequence[ReleaseLease]) -> None:
+        """Release leases, in one transaction. Leaves out those that `holder` does not have, and missing cursors."""
+        self._cursors.change_all(
+            [_key(request) for request in requests],
+            lambda cursors: [
+                cursor and cursor.without_lease(request.holder)
+                for request, cursor in zip(requests, cursors, strict=True)
+            ],
+        )
 
     def is_held(self, ledger: str, name: str) -> bool:
         """Return whether a cursor has a valid lease."""
@@ -90,14 +119,17 @@ class LeaseTable:
         except (Corrupt, DataLoss):
             return cursor.next_position
 
-    def _get(self, request: AcquireLease | ReleaseLease) -> StoredCursor:
+    def _require(self, request: AcquireLease | ReleaseLease) -> None:
+        """Raise NotFound if there is no such cursor. Opens the ledger."""
         ledger = self._snapshot_of(request.ledger).name
-        found = self._cursors.get(ledger, request.cursor)
-        if found is None:
+        if self._cursors.get(ledger, request.cursor) is None:
             near = nearest(request.cursor, self._cursors.names(ledger))
             hint = f"Did you mean {near!r}?" if near else ""
             raise NotFound(f"ledger {ledger!r} has no cursor {request.cursor!r}", hint=hint)
-        return found
+
+
+def _key(request: AcquireLease | ReleaseLease) -> tuple[str, str]:
+    return canonical_name(request.ledger), request.cursor
 
 
 def require_lease(cursor: CursorRecord, holder: str) -> None:

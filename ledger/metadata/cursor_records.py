@@ -32,7 +32,7 @@ is the id of this file, or -1 without a log.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -229,22 +229,32 @@ class CursorRecords(Records):
 
         Returns None if the row has another version, because another thread has changed it.
         """
-
-        def put(c: sqlite3.Connection) -> int:
-            if expected is not None:
-                return _update(c, cursor, expected)
-            require_ledger(c, cursor.ledger)
-            _require_own_case(c, cursor)
-            put_listed(c, _own_ledger(cursor))
-            return c.execute(
-                "INSERT OR IGNORE INTO cursor_row (info, floor_ledger, floor_entry, holder, lease_until_ms, "
-                "folded, needed_ledger, needed_entry, ledger, name, version) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
-                _values(cursor),
-            ).rowcount
-
-        done = self._file.change(put)
+        done = self._file.change(lambda c: _insert(c, cursor) if expected is None else _update(c, cursor, expected))
         return StoredCursor(cursor, 0 if expected is None else expected + 1) if done == 1 else None
+
+    def create_all(self, cursors: Iterable[CursorRecord]) -> None:
+        """Create those of the cursors that are missing, in one transaction. An error creates none of them."""
+        self._file.change(lambda c: sum(_insert(c, cursor) for cursor in cursors))
+
+    def change_all(
+        self,
+        keys: Iterable[tuple[str, str]],
+        change: Callable[[list[CursorRecord | None]], Sequence[CursorRecord | None]],
+    ) -> None:
+        """Change several cursors in one transaction, in which no other thread changes them.
+
+        `keys` are names of ledgers and cursors. `change` receives None for a missing cursor, and returns the cursors
+        in the same order.
+        """
+
+        def change_all(c: sqlite3.Connection) -> None:
+            found = [_stored(c, ledger, name) for ledger, name in keys]
+            changed = change([None if stored is None else stored.cursor for stored in found])
+            for stored, cursor in zip(found, changed, strict=True):
+                if stored is not None and cursor is not None and cursor != stored.cursor:
+                    _update(c, cursor, stored.version)
+
+        self._file.change(change_all)
 
     def delete(self, ledger: str, name: str) -> bool:
         """Delete a cursor. Return whether it existed."""
@@ -297,6 +307,19 @@ def _stored(c: sqlite3.Connection, ledger: str, name: str) -> StoredCursor | Non
         (ledger, name),
     ).fetchone()
     return None if row is None else StoredCursor(_cursor(ledger, name, *row[1:]), row[0])
+
+
+def _insert(c: sqlite3.Connection, cursor: CursorRecord) -> int:
+    """Create a cursor. Return 0 if it exists, else 1."""
+    require_ledger(c, cursor.ledger)
+    _require_own_case(c, cursor)
+    put_listed(c, _own_ledger(cursor))
+    return c.execute(
+        "INSERT OR IGNORE INTO cursor_row (info, floor_ledger, floor_entry, holder, lease_until_ms, "
+        "folded, needed_ledger, needed_entry, ledger, name, version) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
+        _values(cursor),
+    ).rowcount
 
 
 def _update(c: sqlite3.Connection, cursor: CursorRecord, expected: int) -> int:

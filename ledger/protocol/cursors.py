@@ -24,6 +24,8 @@ from pyspark_ledger.ledger.protocol.request import Empty, Reply, Request
 from pyspark_ledger.ledger.settings.setting import Int64, NotNegative
 
 LEASE_MS_MAX = 24 * 3600 * 1000
+CURSORS_MAX = 1_000
+"""Most cursors of one request. The client sends several requests for more cursors."""
 
 
 class CursorRequest(Request[Reply], Generic[Reply], frozen=True, ledgers=("ledger",)):
@@ -68,6 +70,12 @@ class OpenCursor(CursorRequest[CursorState], frozen=True, action="cursor.open"):
 
     start: Position
     create: bool = True
+
+
+class OpenCursors(Request[Empty], frozen=True, action="cursor.open.many", ledgers=("cursors.ledger",)):
+    """Request to create those of the cursors that are missing. Creates all of them, or none if one is refused."""
+
+    cursors: Annotated[list[OpenCursor], msgspec.Meta(max_length=CURSORS_MAX)]
 
 
 class NameCursor(CursorRequest[Reply], Generic[Reply], frozen=True):
@@ -171,6 +179,28 @@ class ReleaseLease(CursorRequest[Empty], frozen=True, action="lease.release"):
     """Request to release a lease. The broker ignores the request if `holder` does not have the lease."""
 
     holder: Name
+
+
+class LeaseReplies(msgspec.Struct, frozen=True):
+    """Replies to the leases of the request, in the same order."""
+
+    leases: list[LeaseReply]
+
+
+class AcquireLeases(Request[LeaseReplies], frozen=True, action="lease.acquire.many", ledgers=("leases.ledger",)):
+    """Request to acquire or renew the leases of several cursors.
+
+    The broker grants all leases without `renews`, or none of them. It grants each renewal by itself, and refuses the
+    renewal of a missing cursor.
+    """
+
+    leases: Annotated[list[AcquireLease], msgspec.Meta(max_length=CURSORS_MAX)]
+
+
+class ReleaseLeases(Request[Empty], frozen=True, action="lease.release.many", ledgers=("leases.ledger",)):
+    """Request to release the leases of several cursors. The broker ignores those that the holder does not have."""
+
+    leases: Annotated[list[ReleaseLease], msgspec.Meta(max_length=CURSORS_MAX)]
 
 
 UNLIMITED = 2**62
@@ -286,13 +316,16 @@ class Delivery(msgspec.Struct, frozen=True):
     """Delivery record: its number (0: there is no record), the start of the next batch, and its ranges.
 
     In the reply to record 0, `now_ms` is the broker's clock, from which `DeliveredRange.at_ms` comes. All earlier
-    deliveries have an earlier time, and later ones no earlier time.
+    deliveries have an earlier time, and later ones no earlier time. `incarnation` is that of the ledger. With `idle`,
+    no row of the ledger can be delivered now: there is none after `position`, and none is outstanding.
     """
 
     record: int
     position: Position
     shares: list[DeliveredRange] = []
     now_ms: int = 0
+    incarnation: str = ""
+    idle: bool = False
 
 
 class AskDelivery(CursorRequest[Delivery], frozen=True, action="delivery.get", changes=False):
@@ -302,6 +335,20 @@ class AskDelivery(CursorRequest[Delivery], frozen=True, action="delivery.get", c
     """
 
     record: Int64
+
+
+class Deliveries(msgspec.Struct, frozen=True):
+    """Delivery records that the elements of the request name, in the same order."""
+
+    deliveries: list[Delivery]
+
+
+class AskDeliveries(
+    Request[Deliveries], frozen=True, action="delivery.get.many", ledgers=("requests.ledger",), changes=False
+):
+    """Request for delivery records of several cursors."""
+
+    requests: Annotated[list[AskDelivery], msgspec.Meta(max_length=CURSORS_MAX)]
 
 
 class AckDeadLetters(CursorRequest[Empty], frozen=True, action="delivery.bury"):

@@ -7,13 +7,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from pyspark_ledger.ledger.api.store import LedgerStore
-from pyspark_ledger.ledger.consumer import lease
+from pyspark_ledger.ledger.consumer import deliveries, joined_deliveries, lease
+from pyspark_ledger.ledger.consumer.batches import Batches
 from pyspark_ledger.ledger.consumer.lease import CursorLease, renewals_of
-from pyspark_ledger.ledger.errors import LeaseLost
+from pyspark_ledger.ledger.errors import LeaseLost, Refused
 from pyspark_ledger.ledger.protocol.cursors import AcquireLease
 
 SECONDS = 30
@@ -89,9 +91,74 @@ def test_refusal_names_a_reader_of_another_host(store: LedgerStore) -> None:
     orders.append([{"id": 1}])
     orders.cursor("billing")
     renewals = renewals_of(orders.client)
-    renewals.acquire(CursorLease("orders", "billing", "machine-7/41/99/abc"))
+    renewals.acquire([CursorLease("orders", "billing", "machine-7/41/99/abc")])
     with pytest.raises(Exception, match=r"process 41 of host machine-7 until .* \(reader machine-7/41/99/abc\)"):
         orders.cursor("billing").batches()
     renewals.drop(CursorLease("orders", "billing", "machine-7/41/99/abc"))
     renewals.release_dropped()
     orders.cursor("billing").batches().close()
+
+
+def test_loop_over_many_ledgers_makes_the_requests_of_one(store: LedgerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, ask_once = list[str](), store.client._ask_once
+
+    def counted(request: Any, *rest: Any) -> Any:
+        asked.append(request.call.name)
+        return ask_once(request, *rest)
+
+    def requests_of(use: Callable[[], object]) -> list[str]:
+        asked.clear()
+        use()
+        return asked.copy()
+
+    for number in range(20):
+        store.ledger(f"box-{number}").append([{"id": number}])
+    store.create_partitioned("box-wide", 3)
+    monkeypatch.setattr(store.client, "_ask_once", counted)
+    monkeypatch.setattr(lease, "_RENEW_MS", 600_000)
+    assert requests_of(lambda: store.cursor("worker", ledgers_pattern="box-.*")) == [
+        "list",
+        "survey",
+        "cursor.open.many",
+    ]
+    worker = store.cursor("worker", ledgers_pattern="box-.*")
+    begun = ["list", "survey", "cursor.open.many", "lease.acquire.many", "delivery.get.many"]
+    loops = list[Batches[Any]]()
+    assert requests_of(lambda: loops.append(worker.batches(wait=0))) == begun
+    assert requests_of(renewals_of(store.client)._renew) == ["lease.acquire.many"]
+    assert sum(batch.num_rows for batch in loops[0]) == 20
+    assert asked.count("delivery.next") < 2 * 20 + 3, "an empty partition is not asked"
+    loops[0].close()
+    assert asked.count("lease.release.many") == 1
+    assert not any(state.lease_holder for state in worker.state().ledgers.values())
+
+
+@pytest.mark.usefixtures("short")
+def test_loop_over_more_ledgers_than_a_request_has_renews_all_leases(
+    store: LedgerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (lease, deliveries, joined_deliveries):
+        monkeypatch.setattr(module, "CURSORS_MAX", 2)
+    for number in range(5):
+        store.ledger(f"box-{number}").append([{"id": number}])
+    worker = store.cursor("worker", ledgers_pattern="box-.*")
+    other = worker.cursors()[4]
+    with worker.batches(wait=0):
+        first = [cursor.state().lease_until_ms for cursor in worker.cursors()]
+        wait_until(lambda: all(c.state().lease_until_ms > at for c, at in zip(worker.cursors(), first, strict=True)))
+    with other.batches():
+        with pytest.raises(Refused, match="cursor 'worker' of box-4 is in use"):
+            worker.batches()
+        assert [bool(cursor.state().lease_holder) for cursor in worker.cursors()] == [False] * 4 + [True]
+
+
+@pytest.mark.usefixtures("short")
+def test_a_deleted_cursor_does_not_stop_the_renewals_of_others(store: LedgerStore) -> None:
+    for number in range(3):
+        store.ledger(f"box-{number}").append([{"id": number}])
+    first, third = (store.ledger(f"box-{number}").cursor("worker") for number in (0, 2))
+    with store.cursor("worker", ledgers_pattern="box-.*").batches(wait=0):
+        first.delete()
+        store.delete("box-1")
+        at = third.state().lease_until_ms
+        wait_until(lambda: third.state().lease_until_ms > at)

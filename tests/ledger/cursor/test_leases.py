@@ -97,6 +97,35 @@ def test_a_renewal_is_granted_only_to_the_holder(store: Store) -> None:
     assert store.cursors.describe(DescribeCursor("log", "c")).lease_holder == ""
 
 
+def test_all_leases_of_a_request_are_granted_or_none(rig: DeliveryRig) -> None:
+    leases = rig.store.leases
+    for cursor in "de":
+        rig.store.cursors.open(OpenCursor("log", cursor, Position(0, 0)))
+    taken = AcquireLease("log", "d", "elsewhere/1/1", 1000)
+    assert leases.acquire(taken).granted
+    wanted = [AcquireLease("log", cursor, "elsewhere/2/2", 500) for cursor in "cde"]
+    assert [reply.granted for reply in leases.acquire_all(wanted)] == [True, False, True]
+    held = [leases.is_held("public/default/persistent/log", cursor) for cursor in "cde"]
+    assert held == [False, True, False], "no lease is kept if one is refused"
+    with pytest.raises(NotFound, match="has no cursor 'x'"):
+        leases.acquire_all([*wanted, AcquireLease("log", "x", "elsewhere/2/2", 500)])
+    leases.release_all([ReleaseLease("log", "d", "elsewhere/1/1"), ReleaseLease("log", "x", "elsewhere/1/1")])
+    assert all(reply.granted for reply in leases.acquire_all(wanted))
+    assert all(leases.is_held("public/default/persistent/log", cursor) for cursor in "cde")
+
+
+def test_renewals_of_a_request_are_granted_one_by_one(rig: DeliveryRig) -> None:
+    leases = rig.store.leases
+    rig.store.cursors.open(OpenCursor("log", "d", Position(0, 0)))
+    leases.acquire(AcquireLease("log", "c", "elsewhere/1/1", 1000))
+    rig.now += 900
+    asked = [("gone", "c"), ("log", "x"), ("log", "d"), ("log", "c")]
+    renewed = leases.acquire_all([AcquireLease(*of, "elsewhere/1/1", 1000, renews=True) for of in asked])
+    assert renewed == [LeaseReply(False, "", 0)] * 3 + [LeaseReply(True, "elsewhere/1/1", rig.now + 1000)]
+    rig.now += 900
+    assert leases.is_held("public/default/persistent/log", "c")
+
+
 def test_a_loop_receives_all_rows_within_its_limit_and_moves_the_cursor(rig: DeliveryRig) -> None:
     loop, found = LoopWorker(rig, "a"), Counter[tuple[Row, int]]()
     while shares := loop.take(rows=12):

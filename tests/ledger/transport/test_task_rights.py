@@ -69,7 +69,8 @@ ADMINISTRATION = {
     delete producer.last partitions partitions.extend trim terminate seal properties policy offload offload.status
     list end schema.restore read.open split seek quotas split.many schema.many cursor.open cursor.describe
     cursor.mark_delete cursor.reset cursor.delete cursor.skip cursor.properties cursor.holes delivery.next
-    delivery.acknowledge delivery.due delivery.get delivery.bury lease.acquire lease.release run.commit runs.commit
+    delivery.acknowledge delivery.due delivery.get delivery.get.many delivery.bury lease.acquire lease.release
+    lease.acquire.many lease.release.many cursor.open.many run.commit runs.commit
     run.abort cache cache.reads cache.follow cache.follow.many cache.hint health metrics publish.report settings
     settings.change shutdown append acknowledge
     """.split()  # noqa: SIM905 — a list of these names has sixty lines
