@@ -36,6 +36,7 @@ from pyspark_ledger.ledger.api.partitioned_ledger import PartitionedLedger
 from pyspark_ledger.ledger.api.views import store_view
 from pyspark_ledger.ledger.client.schemas import require_fits
 from pyspark_ledger.ledger.client.unclosed import warn_unclosed
+from pyspark_ledger.ledger.consumer.lease import renewals_of
 from pyspark_ledger.ledger.display.ledger_picture import store_html, store_text
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.location import location_text, store_location
@@ -149,6 +150,7 @@ class LedgerStore(Handle):
         client, name = self.client, f"the store {self.location}"
         self.client = closed_client(name)
         if not is_closed(client):
+            renewals_of(client).drop_all()  # of loops that nobody closed
             client.retire(name)
 
     def names(self) -> list[str]:

@@ -117,6 +117,12 @@ class LeaseRenewals:
             self._dropped.append(lease)
             self._wakes.put(None)
 
+    def drop_all(self) -> None:
+        """Release all leases, because the client is closed."""
+        for lease in list(self._leases.values()):
+            self.drop(lease)
+        self.release_dropped()
+
     def release_dropped(self) -> None:
         """Release all dropped leases now. Returns when also those are released that another thread releases."""
         with self._releasing:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_ledger.ledger.api.store import LedgerStore
+from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.consumer import deliveries, joined_deliveries, lease
 from pyspark_ledger.ledger.consumer.batches import Batches
 from pyspark_ledger.ledger.consumer.lease import CursorLease, renewals_of
@@ -162,3 +162,16 @@ def test_a_deleted_cursor_does_not_stop_the_renewals_of_others(store: LedgerStor
         store.delete("box-1")
         at = third.state().lease_until_ms
         wait_until(lambda: third.state().lease_until_ms > at)
+
+
+def test_a_closed_store_releases_the_leases_of_its_open_loops(store: LedgerStore) -> None:
+    store.ledger("orders").append([{"id": 1}])
+    opened = connect(store.location)
+    batches = opened.ledger("orders").cursor("billing").batches()
+    batch = next(batches)
+    opened.close()
+    with store.ledger("orders").cursor("billing").batches(wait=0) as others:
+        assert [again.redeliveries for again in others] == [1]
+    with pytest.raises(Refused, match="is closed"):
+        batch.acknowledge()
+    batches.close()
