@@ -173,7 +173,8 @@ def nearest_ledger(name: str, names: Iterable[str]) -> str | None:
 
 def _require_measured(given: object, what: str) -> None:
     if not isinstance(given, str):
-        raise Refused(f"{what} is {repr(given)[:_SHOWN]}, expected text", hint=_HINT)
+        shown = " ".join(repr(given)[:_SHOWN].split())  # in one line
+        raise Refused(f"{what} is {shown}, expected text", hint=_HINT)
     if len(given) > _CHARS_MAX:
         raise Refused(
             f"{what} has {len(given)} characters, at most {_CHARS_MAX} are allowed; the first are {given[:_SHOWN]!r}",

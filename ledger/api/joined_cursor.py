@@ -35,7 +35,7 @@ from pyspark_ledger.ledger.consumer.joined_deliveries import (
 from pyspark_ledger.ledger.consumer.turns import named_positions
 from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.ledger_selection import Addressing
-from pyspark_ledger.ledger.names import partition_names, short_name
+from pyspark_ledger.ledger.names import partition_names, require_cursor_name, short_name
 from pyspark_ledger.ledger.position import EARLIEST, LATEST, Position
 from pyspark_ledger.ledger.protocol.actions import AskEnd
 from pyspark_ledger.ledger.protocol.cursors import OpenCursor
@@ -240,6 +240,7 @@ def open_cursor(
     Raises NotFound for a missing ledger, and then creates no cursor.
     """
     client = owner.client
+    require_cursor_name(name, selection_words(selection))
     logs = _logs(client, selection, name)
     starts = _positions(client, name, "start", start, logs)
     open_cursors(client, [OpenCursor(log, name, starts.get(log, EARLIEST)) for log in logs])

@@ -49,7 +49,7 @@ from pyspark_ledger.ledger.message.columns import (
 )
 from pyspark_ledger.ledger.message.entry import encode_entry
 from pyspark_ledger.ledger.message.schema.documents import parse_schemas
-from pyspark_ledger.ledger.names import short_name
+from pyspark_ledger.ledger.names import require_cursor_name, short_name
 from pyspark_ledger.ledger.position import EARLIEST, Position
 from pyspark_ledger.ledger.proto.pulsar_messages_pb2 import MessageMetadata
 from pyspark_ledger.ledger.protocol.actions import AskEnd, CreateLedger, DescribeLedger, GetSchema, RegisterSchema
@@ -203,6 +203,7 @@ class Ledger(LedgerAdmin, Handle, Generic[Row]):
         Raises DataLoss, and creates no cursor, if retention has deleted entries after `start`.
         """
         require_positions(start=start)
+        require_cursor_name(name, self.name)
         state = self.client.ask(OpenCursor(self.name, name, start))
         return Cursor(self, state.cursor, self.row_type)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -134,6 +134,34 @@ def test_wrong_selections_are_refused_and_create_nothing(
     with pytest.raises(Refused, match=told):
         store.cursor("worker", **arguments)
     assert rides.partitions()[0].describe().cursors == []
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (None, "a cursor's name for 'rides' is None, expected text"),
+        (5, "a cursor's name for 'rides' is 5, expected text"),
+        ("x" * 5000, "a cursor's name for 'rides' has 5000 characters, at most 1024 are allowed"),
+        ("", "cursor name '' of 'rides' is not a valid name"),
+    ],
+)
+def test_wrong_name_of_a_cursor_is_refused_in_one_line(
+    store: LedgerStore, rides: PartitionedLedger, name: Any, told: str
+) -> None:
+    whole, part = store.ledger("rides"), store.ledger("rides-partition-0")
+    for call in (lambda: store.cursor(name, ledgers=["rides"]), lambda: whole.cursor(name), lambda: part.cursor(name)):
+        with pytest.raises(Refused) as refused:
+            call()
+        message = str(refused.value).replace("public/default/persistent/rides-partition-0", "rides")
+        assert told in message
+        assert "\n" not in message
+    assert part.describe().cursors == []
+
+
+def test_a_handle_instead_of_a_name_is_refused_in_one_line(store: LedgerStore, rides: PartitionedLedger) -> None:
+    with pytest.raises(Refused, match=r"a ledger's name is .*, expected text") as refused:
+        store.cursor("worker", ledgers=[cast("str", rides)])
+    assert "\n" not in str(refused.value)
 
 
 def test_missing_ledger_is_named_and_no_cursor_is_created(store: LedgerStore, rides: PartitionedLedger) -> None:
