@@ -56,6 +56,11 @@ class SparkFeatures:
         return [field.name for field in fields(self) if not getattr(self, field.name)]
 
 
+def is_connect(spark: SparkSession) -> bool:
+    """Return whether this is a session of Spark Connect, whose process is a client."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
 def spark_features() -> SparkFeatures:
     """Return the features of the imported pyspark."""
     return SparkFeatures(

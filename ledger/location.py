@@ -7,8 +7,8 @@ Rules
   `LEDGER_CACHE` is the directory of all caches.
 - The caller's location is used first, then the environment variable `LEDGER_STORE`, then `./ledger-store`. A directory
   is made absolute.
-- `./ledger-store` is refused in a process that is not the user's own (`_require_own_directory`). Reason: Spark deletes
-  the working directories of such processes, and with them the rows.
+- A relative path, such as the default `./ledger-store`, is refused in a process that is not the user's own
+  (`_require_own_directory`). Reason: Spark deletes the working directories of such processes, and with them the rows.
 - The length and the characters of a path are checked before any system call with the path.
 """
 
@@ -59,7 +59,7 @@ def store_location(given: str | os.PathLike[str] | None = None) -> str:
         raise Refused(f"the store is {given!r}, expected a directory or a broker's address")
     text = os.fspath(given) if given else os.environ.get("LEDGER_STORE") or ""
     if not text:
-        _require_own_directory(Path.cwd())
+        _require_own_directory("")
         text = "ledger-store"
     text = text.removeprefix("file://")
     require_path(text, "the store's location")
@@ -78,11 +78,15 @@ def store_location(given: str | os.PathLike[str] | None = None) -> str:
             f"store {text!r} is neither a directory of this host nor a bucket nor a broker's address",
             hint=f"A bucket begins with {_BUCKET}, an address with {', '.join(_SCHEMES)}",
         )
-    return str(Path(text).expanduser().absolute())
+    path = Path(text).expanduser()
+    if not path.is_absolute():
+        _require_own_directory(text)
+    return str(path.absolute())
 
 
-def _require_own_directory(directory: Path) -> None:
-    """Raise Refused if a default store below this working directory would not be the user's."""
+def _require_own_directory(relative: str) -> None:
+    """Raise Refused if a store at a relative path would not be in a directory of the user. Empty means the default."""
+    directory = Path.cwd()
     session = os.environ.get("SPARK_JOB_ARTIFACT_UUID", "default")  # Spark's value without Connect is `default`
     container = next((name for name in _CONTAINERS if name in os.environ), "")
     if session != "default":
@@ -93,9 +97,14 @@ def _require_own_directory(directory: Path) -> None:
         owner = "Spark, which deletes it later"
     else:
         return
+    if relative:
+        raise Refused(
+            f"store {relative!r} is relative, and {directory / relative} would lie in a directory of {owner}",
+            hint="Give an absolute directory of this host, a bucket, or a broker's address",
+        )
     raise Refused(
         f"no store is named, and the default {directory / 'ledger-store'} would lie in a directory of {owner}",
-        hint="Set option 'store', or call register(spark, store=…), or set LEDGER_STORE for this process, "
+        hint="Set option 'store', or call configure(spark, store=…), or set LEDGER_STORE for this process, "
         "for example on the Connect server",
     )
 

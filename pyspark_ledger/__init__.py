@@ -213,9 +213,10 @@ def acknowledge(
     The frame needs the column `__position` or `__messageId`. `options` are options of `format("ledger")`, such as the
     client's certificate files. See docs/cursors.md.
     """
+    from pyspark_ledger.connector.session.default_store import session_store
     from pyspark_ledger.connector.write.acknowledge import acknowledge_frame
 
-    store_option = {} if store is None else {"store": os.fspath(store)}
+    store_option = {} if store is None else {"store": session_store(frame.sparkSession, store)}
     acknowledge_frame(frame, ledger, subscription, action, {**(options or {}), **store_option})
 
 

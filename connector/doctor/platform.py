@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark_ledger.connector.doctor.diagnosis import Diagnosis
-from pyspark_ledger.connector.session.listeners import is_connect
+from pyspark_ledger.connector.spark_features import is_connect
 from pyspark_ledger.ledger.clock import new_id
 from pyspark_ledger.ledger.version import __version__
 

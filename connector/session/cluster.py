@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark_ledger.connector.read.ledger.subscription import Heartbeat
 from pyspark_ledger.connector.session.default_store import DefaultStore, default_store, session_store, set_default_store
 from pyspark_ledger.connector.session.ephemeral_disk import dies_with_its_machine
-from pyspark_ledger.connector.session.listeners import is_connect
+from pyspark_ledger.connector.spark_features import is_connect
 from pyspark_ledger.ledger.errors import LedgerError, Refused
-from pyspark_ledger.ledger.location import bucket_of, location_text
+from pyspark_ledger.ledger.location import bucket_of, location_text, store_location
 from pyspark_ledger.ledger.ownership import run_directory
 from pyspark_ledger.ledger.protocol.actions import StopBroker
 from pyspark_ledger.ledger.transport.certificates import EphemeralCertificates
@@ -104,7 +104,7 @@ def serve_session(
             "serve() starts a broker on the driver's host, and a client of Spark Connect does not run there",
             hint="Run `ledger serve` on that host, or set the store to a directory of that host",
         )
-    location = session_store(spark, store)
+    location = store_location(session_store(spark, store))
     if "://" in location:
         raise Refused(
             f"{location} is a broker's address already", hint="configure(spark, store=…) makes it the default"

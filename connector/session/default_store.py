@@ -2,7 +2,10 @@
 
 `session`, `configure` and `serve` set it. Every function that has a session and no store asks `session_store`.
 
-Rule: a setting of the session has the id of its default store, as Spark's API makes several objects for one session.
+Rules
+- A setting of the session has the id of its default store, as Spark's API makes several objects for one session.
+- A session of Spark Connect has no `./ledger-store`. Reason: the client's directory is not that of the server.
+- A store in a bucket keeps its address. Reason: each host, and each user, has another directory for its files.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark_ledger.ledger.errors import Unsupported
-from pyspark_ledger.ledger.location import store_location
+from pyspark_ledger.connector.spark_features import is_connect
+from pyspark_ledger.ledger.errors import Refused, Unsupported
+from pyspark_ledger.ledger.location import location_text, store_location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +48,7 @@ def use_store(
         set_default_store(spark, present if options is None else present._replace(options=options))
     else:
         named = store or os.environ.get("LEDGER_STORE")
-        location = store_location(named) if named else None
+        location = location_text(store_location(named)) if named else None
         set_default_store(spark, DefaultStore(location, options, is_named=store is not None))
     return spark
 
@@ -76,5 +80,12 @@ def default_store(spark: SparkSession | None) -> DefaultStore:
 
 
 def session_store(spark: SparkSession | None, store: str | os.PathLike[str] | None = None) -> str:
-    """Return the location of `store`, else of the session's default store, else of the process's default store."""
-    return store_location(store or default_store(spark).location)
+    """Return `store`, else the session's default store, else the process's default store: a directory or an address."""
+    named = store or default_store(spark).location
+    if not named and "LEDGER_STORE" not in os.environ and spark is not None and is_connect(spark):
+        raise Refused(
+            "no store is named, and a session of Spark Connect has no default: ./ledger-store would lie on the client",
+            hint="Set option 'store', or call configure(spark, store=…) with an absolute directory of the server's "
+            "host, a bucket, or a broker's address",
+        )
+    return location_text(store_location(named))

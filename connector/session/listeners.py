@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pyspark_ledger.connector.spark_features import is_connect
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -44,7 +46,3 @@ def add_listener(
         spark.streams.removeListener(listener)
 
     threading.Thread(target=leave, name="ledger-leaving", daemon=True).start()
-
-
-def is_connect(spark: SparkSession) -> bool:
-    return type(spark).__module__.startswith("pyspark.sql.connect")

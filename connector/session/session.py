@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark_ledger.ledger.errors import Unavailable
 
@@ -83,8 +83,9 @@ def local_session(app_name: str | None, conf: Mapping[str, object], *, delta: bo
     settings = {**named, **with_packages(delta_settings() if delta else {}, given)}
     with _downloads(settings.get(PACKAGES)):
         # `getOrCreate` would set the values of the builder in an existing session too, such as another catalog.
-        kept = _is_running() or _is_remote(settings)
-        builder = SparkSession.builder
+        remote = _remote_sessions()
+        kept = remote is not None or _is_running() or _is_remote(settings)
+        builder = SparkSession.builder if remote is None else remote.builder
         for name, value in (given if kept else _with_defaults(settings, _submitted(settings))).items():
             builder = builder.config(name, value)
         return configure_session(builder.getOrCreate(), quiet=True)
@@ -123,6 +124,25 @@ def _is_running() -> bool:
     from pyspark.sql import SparkSession
 
     return SparkSession.getActiveSession() is not None or SparkContext._active_spark_context is not None  # noqa: SLF001
+
+
+def _remote_sessions() -> type[SparkSession] | None:
+    """Return Spark Connect's class of sessions if this process has such a session, and none of the driver beside it.
+
+    Reason: `SparkSession.builder` asks for the address of the server, or starts a session of the driver.
+    """
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql.utils import is_remote
+
+    module: Any = sys.modules.get("pyspark.sql.connect.session")  # not imported: its packages may be missing
+    if module is None or (not is_remote() and _is_running()):
+        return None
+    try:
+        module.SparkSession.active()
+    except PySparkRuntimeError:
+        return None
+    found: type[SparkSession] = module.SparkSession
+    return found
 
 
 def _is_remote(settings: Mapping[str, str]) -> bool:

@@ -40,6 +40,9 @@ def test_default_store_in_a_directory_of_spark_is_refused(
     with pytest.raises(Refused, match="no store is named") as refused:
         store_location()
     assert str(directory / "ledger-store") in refused.value.message
+    with pytest.raises(Refused, match="store 'ledgers' is relative") as refused:
+        store_location("ledgers")
+    assert str(directory / "ledgers") in refused.value.message
     assert list(directory.iterdir()) == []
 
 
@@ -68,3 +71,4 @@ def test_default_store_of_a_process_of_the_user_is_below_its_directory(
 ) -> None:
     monkeypatch.setenv("SPARK_JOB_ARTIFACT_UUID", "default")
     assert store_location() == str(tmp_path / "ledger-store")
+    assert store_location("ledgers") == str(tmp_path / "ledgers")

@@ -20,7 +20,7 @@ from pyspark_ledger.connector.data_source import LedgerSource
 from pyspark_ledger.connector.display.samples import LiveLag
 from pyspark_ledger.connector.read.offsets import LedgerOffset, StreamOffset
 from pyspark_ledger.connector.session.cluster import serve_session
-from pyspark_ledger.connector.session.default_store import default_store, use_store
+from pyspark_ledger.connector.session.default_store import default_store, session_store, use_store
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.position import EARLIEST
@@ -92,6 +92,24 @@ def test_serve_takes_the_default_of_the_session(spark: Any, of_spark: Path) -> N
         pyspark_ledger.serve(spark)
     with pytest.raises(Refused, match="grpc://other:6650 is a broker's address already"):
         serve_session(spark, "grpc://other:6650", None, 0)
+
+
+@pytest.mark.parametrize("door", ["explain", "publish", "publish_stream"])
+def test_door_of_a_connect_session_never_means_a_directory_of_the_client(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LEDGER_STORE", raising=False)
+    monkeypatch.setattr(BareSession, "__module__", "pyspark.sql.connect.session")
+    with pytest.raises(Refused, match="no store is named, and a session of Spark Connect has no default"):
+        DOORS[door](spark)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_store_in_a_bucket_keeps_its_address_for_other_hosts(spark: Any) -> None:
+    use_store(spark, "s3://lake/ledgers/", None)
+    assert default_store(spark).location == session_store(spark) == "s3://lake/ledgers"
+    assert session_store(spark, "s3://lake/other") == "s3://lake/other"
 
 
 def test_a_named_store_stays_until_a_call_names_another(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:

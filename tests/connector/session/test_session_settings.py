@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -97,6 +98,22 @@ def test_session_of_a_connect_server_gets_only_the_callers_settings(
 ) -> None:
     monkeypatch.setenv(variable, "sc://host")
     assert made(monkeypatch, running=False, conf={"spark_ui_enabled": "true"}) == {"spark.ui.enabled": "true"}
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_session_of_spark_connect_is_found_unless_one_of_the_driver_runs(
+    monkeypatch: pytest.MonkeyPatch, *, running: bool
+) -> None:
+    class Remote:
+        builder = Builder()
+
+        @staticmethod
+        def active() -> object:
+            return object()
+
+    monkeypatch.setitem(sys.modules, "pyspark.sql.connect.session", SimpleNamespace(SparkSession=Remote))  # type: ignore[arg-type]  # not a module
+    settings = made(monkeypatch, running=running, conf={"a.b": 1})
+    assert (settings, Remote.builder.settings) == (({"a.b": "1"}, {}) if running else ({}, {"a.b": "1"}))
 
 
 def test_new_session_has_every_setting_and_workers_of_this_interpreter(
