@@ -3,10 +3,9 @@
 The user names the table. A text with a slash is a path in any file system that Spark supports. Any other text is a
 name, `[catalog.][schema.]table`. The page docs/concepts.md explains the words segment, log and incarnation.
 
-DataFrames write the rows, and SQL statements read the history and run OPTIMIZE. So these operations need Delta's Java
-library, but not the Python package `delta`. Over Spark Connect, Spark's protocol for remote sessions, the server needs
-no plugin of Delta. Exception: DELETE and MERGE use the package, because their conditions are built as expressions of
-DataFrames.
+DataFrames write the rows. SQL statements read the history, and run OPTIMIZE, DELETE and MERGE. So these operations need
+Delta's Java library, but not the Python package `delta`. Over Spark Connect, Spark's protocol for remote sessions, the
+server needs no plugin of Delta.
 
 Rules
 - An append is one commit, with an application id and a version. If the table has a commit of this application with the
@@ -19,16 +18,17 @@ Rules
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark_ledger.connector.publish.table_lock import directory_of, table_lock
+from pyspark_ledger.connector.spark_features import is_connect
 from pyspark_ledger.ledger.errors import Refused, Unavailable
 from pyspark_ledger.offload.table.commit_metadata import NO_SEGMENT, TableChange
 
 if TYPE_CHECKING:
-    from delta.tables import DeltaTable as SparkTable
     from pyspark.sql import DataFrame, SparkSession
 
 _NAME = re.compile(r"[^\s`/;.]+(\.[^\s`/;.]+){0,2}")
@@ -73,14 +73,6 @@ class DeltaTable:
         if self.is_path:
             return f"delta.`{self.target.replace('`', '``')}`"
         return ".".join(f"`{part}`" for part in self.target.split("."))
-
-    def opened(self) -> SparkTable:
-        """Return the table as an object of package `delta`.
-
-        Raises Unavailable if the package is missing. Raises Spark's error if the table is missing.
-        """
-        tables = spark_tables()
-        return tables.forPath(self.spark, self.target) if self.is_path else tables.forName(self.spark, self.sql)
 
     def in_session(self, session: SparkSession) -> DeltaTable:
         table = DeltaTable(session, self.target)
@@ -206,13 +198,16 @@ class DeltaTable:
         found = own.agg(f.max("__position.ledgerId")).collect()[0][0]
         return NO_SEGMENT if found is None else int(found)
 
-    def change(self, commit: Callable[[SparkTable], object]) -> None:
-        """Call `commit` with the table of package `delta`, under the table lock. Raises LostRace."""
-        self._commit(lambda: commit(self.opened()))
+    def change(self, statement: str, **parameters: object) -> None:
+        """Run a SQL statement that changes the table, under the table lock. Raises LostRace.
+
+        `parameters` are the values of its markers, such as `:topic`.
+        """
+        self._commit(lambda: self.spark.sql(statement, parameters).collect())
 
     def optimize(self) -> None:
         """Join small files. Raises LostRace."""
-        self._commit(lambda: self.spark.sql(f"OPTIMIZE {self.sql}").collect())
+        self.change(f"OPTIMIZE {self.sql}")
 
     def _save(self, write: Any) -> None:
         self._commit(lambda: write.save(self.target) if self.is_path else write.saveAsTable(self.target))
@@ -237,38 +232,59 @@ class DeltaTable:
             raise
 
 
-def spark_tables() -> type[SparkTable]:
-    """Return the table class of package `delta`. Raises Unavailable if the package is missing."""
-    try:
-        from delta.tables import DeltaTable as SparkTable
-    except ImportError as missing:
-        raise Unavailable(
-            "the Python package delta is not installed here; the arguments latest and follow_retention need it",
-            hint="Run pip install --no-deps delta-spark==VERSION with the version of the jars, or pip install "
-            "'pyspark-ledger[delta]'",
-        ) from missing
-    return SparkTable
-
-
 def _appending(rows: DataFrame, app: str, version: int, user_metadata: str) -> Any:
     write = rows.write.format("delta").mode("append").option("mergeSchema", "true")
     return write.option("txnAppId", app).option("txnVersion", version).option("userMetadata", user_metadata)
 
 
-def tagged_session(spark: SparkSession, user_metadata: str, transaction: tuple[str, int] | None = None) -> SparkSession:
-    """Return a new session whose commits have these user metadata and this transaction (application, version).
+@contextmanager
+def tagged_session(
+    spark: SparkSession, user_metadata: str, transaction: tuple[str, int] | None = None
+) -> Iterator[SparkSession]:
+    """Yield a second session whose commits have these user metadata and this transaction (application, version).
 
     Reason: DELETE and MERGE take both from the session only. Other threads may commit in the user's session, so its
     settings are not changed.
     """
-    tagged = spark.newSession()
-    tagged.catalog.setCurrentCatalog(spark.catalog.currentCatalog())
-    tagged.catalog.setCurrentDatabase(spark.catalog.currentDatabase())
-    tagged.conf.set("spark.databricks.delta.commitInfo.userMetadata", user_metadata)
-    if transaction is not None:
-        tagged.conf.set("spark.databricks.delta.write.txnAppId", transaction[0])
-        tagged.conf.set("spark.databricks.delta.write.txnVersion", str(transaction[1]))
-    return tagged
+    with second_session(spark) as tagged:
+        tagged.conf.set("spark.databricks.delta.commitInfo.userMetadata", user_metadata)
+        if transaction is not None:
+            tagged.conf.set("spark.databricks.delta.write.txnAppId", transaction[0])
+            tagged.conf.set("spark.databricks.delta.write.txnVersion", str(transaction[1]))
+        yield tagged
+
+
+@contextmanager
+def second_session(spark: SparkSession) -> Iterator[SparkSession]:
+    """Yield a second session with the same current schema. Over Spark Connect, it ends with the block.
+
+    Raises Refused if Spark Connect has no second session here.
+    """
+    if not is_connect(spark):
+        second = spark.newSession()
+        second.catalog.setCurrentCatalog(spark.catalog.currentCatalog())
+        second.catalog.setCurrentDatabase(spark.catalog.currentDatabase())
+        yield second
+        return
+    cloned = _cloned_session(spark)
+    try:
+        yield cloned
+    finally:
+        with suppress(Exception):  # without this call, the server ends the session when nobody has used it for an hour
+            cloned.client.release_session()
+        cloned.client.close()  # `cloned.stop()` would also stop a server that this process has started
+
+
+def _cloned_session(spark: Any) -> Any:
+    from pyspark.errors import PySparkException
+
+    hint = "Use Spark 4.1 or newer on the client and on the server, or publish with `ledger publish` on the server"
+    if not hasattr(spark, "cloneSession"):
+        raise Refused("this client of Spark Connect has no cloneSession, and the publication needs one", hint=hint)
+    try:
+        return spark.cloneSession()
+    except PySparkException as error:
+        raise Refused(f"this server of Spark Connect cannot clone a session: {error}", hint=hint) from error
 
 
 def raise_lost_race(error: Exception, table: DeltaTable) -> None:

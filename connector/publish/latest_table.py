@@ -29,10 +29,10 @@ from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.offload.table.commit_metadata import NO_SEGMENT, Publication, app_id, find_newest_segment
 
 if TYPE_CHECKING:
-    from delta.tables import DeltaTable as SparkTable
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 _DELETES, _RANK = "__deletes", "__rank"
+_ROWS = "ledger_newest_rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +66,20 @@ class LatestRows:
         merged_up_to = newest.segment if newest is not None and newest.incarnation == log.incarnation else NO_SEGMENT
         if up_to <= merged_up_to:
             return
-        metadata = Publication("view", log.name, log.incarnation, up_to).text()
-        session = tagged_session(self.view.spark, metadata, (app_id(log.name, log.incarnation), up_to))
-        rows = self._rows(self.table.in_session(session).frame(), log, (merged_up_to, up_to), log_columns)
-        columns = [name for name in rows.columns if name not in (_DELETES, _RANK)]
-        view = self.view.in_session(session)
-        if not self.view.identity():
-            live = rows.where(f"NOT {_quoted(_DELETES)}").select(*map(_quoted, columns))
-            view.create(live, app_id(log.name, log.incarnation), up_to, metadata)
-            return
-        kinds = {field.name: nullable_type(field.dataType) for field in self.view.frame().schema}
-        if any(kinds.get(name) != nullable_type(rows.schema[name].dataType) for name in columns):
-            self.view.widen(self.table.frame().select(*map(_quoted, columns)), Publication("create").text())
-        view.change(lambda opened: _merge(opened, rows, self.key, columns))
+        application, metadata = app_id(log.name, log.incarnation), Publication("view", log.name, log.incarnation, up_to)
+        with tagged_session(self.view.spark, metadata.text(), (application, up_to)) as session:
+            rows = self._rows(self.table.in_session(session).frame(), log, (merged_up_to, up_to), log_columns)
+            columns = [name for name in rows.columns if name not in (_DELETES, _RANK)]
+            view = self.view.in_session(session)
+            if not self.view.identity():
+                live = rows.where(f"NOT {_quoted(_DELETES)}").select(*map(_quoted, columns))
+                view.create(live, application, up_to, metadata.text())
+                return
+            kinds = {field.name: nullable_type(field.dataType) for field in self.view.frame().schema}
+            if any(kinds.get(name) != nullable_type(rows.schema[name].dataType) for name in columns):
+                self.view.widen(self.table.frame().select(*map(_quoted, columns)), Publication("create").text())
+            rows.createOrReplaceTempView(_ROWS)
+            view.change(_merge(view, self.key, columns))
 
     def _rows(
         self, rows: DataFrame, log: SealedLog, segments: tuple[int, int], log_columns: Sequence[str]
@@ -110,15 +111,16 @@ class LatestRows:
         return " AND ".join(f"{_quoted(name)} IS NULL" for name in values) or "false"
 
 
-def _merge(view: SparkTable, rows: DataFrame, key: str, columns: Sequence[str]) -> None:
-    from pyspark.sql import functions as f
-
-    newer, deletes = f.col("s.__position") > f.col("t.__position"), f.col(f"s.{_DELETES}")
-    values: dict[str, str | Column] = {_quoted(name): f.col(f"s.{_quoted(name)}") for name in columns}
-    same_key = f.col(f"t.{_quoted(key)}") == f.col(f"s.{_quoted(key)}")
-    merge = view.alias("t").merge(rows.alias("s"), same_key)
-    merge = merge.whenMatchedDelete(newer & deletes).whenMatchedUpdate(newer, set=values)
-    merge.whenNotMatchedInsert(~deletes, values=values).execute()
+def _merge(view: DeltaTable, key: str, columns: Sequence[str]) -> str:
+    """Return the statement that merges the rows of the temporary view `_ROWS`."""
+    newer, names = "s.__position > t.__position", [_quoted(name) for name in columns]
+    return (
+        f"MERGE INTO {view.sql} AS t USING {_ROWS} AS s ON t.{_quoted(key)} = s.{_quoted(key)} "  # noqa: S608
+        f"WHEN MATCHED AND {newer} AND s.{_DELETES} THEN DELETE "
+        f"WHEN MATCHED AND {newer} THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in names)} "
+        f"WHEN NOT MATCHED AND NOT s.{_DELETES} "
+        f"THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)})"
+    )
 
 
 def _quoted(name: str) -> str:

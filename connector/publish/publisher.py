@@ -33,11 +33,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING
 
-from pyspark_ledger.connector.publish.delta_table import DeltaTable, LostRace, spark_tables, tagged_session
+from pyspark_ledger.connector.publish.delta_table import DeltaTable, LostRace, second_session, tagged_session
 from pyspark_ledger.connector.publish.latest_table import LatestRows
 from pyspark_ledger.connector.publish.progress import PassProgress
 from pyspark_ledger.connector.publish.reports import PublishReports
@@ -110,7 +111,8 @@ class Publisher:
         self.spark = spark
         self.publishing = publishing or Publishing()
         if self.publishing.latest or self.publishing.follow_retention:
-            spark_tables()  # so that Unavailable is raised before a segment is published
+            with second_session(spark):  # so that Refused is raised before a segment is published
+                pass
         self.table = DeltaTable(spark, table)
         self.source: StoreSegments | BucketSegments = segment_source(ledger, options or {}, self.publishing.file_bytes)
         self._reports = PublishReports(self.source)
@@ -234,8 +236,16 @@ class Publisher:
         missing = [self.table] if not self._table_id else []
         missing += [letters] if letters is not None and not letters.identity() else []
         # For a table with a name, Delta takes the user metadata of the first commit from the session.
-        session = self.spark if all(table.is_path for table in missing) else tagged_session(self.spark, metadata)
-        frame = self.source.rows(session, log, segment, rescue=letters is not None)
+        needs_session = not all(table.is_path for table in missing)
+        with tagged_session(self.spark, metadata) if needs_session else nullcontext(self.spark) as session:
+            frame = self.source.rows(session, log, segment, rescue=letters is not None)
+            self._commit_segment(log, frame, commit, missing)
+
+    def _commit_segment(
+        self, log: SealedLog, frame: DataFrame, commit: tuple[str, int, str], missing: Sequence[DeltaTable]
+    ) -> None:
+        """Commit the dead letters of a segment, then its rows. Creates the `missing` tables."""
+        letters = self.dead_letters
         if letters is not None:
             rows = dead_letters(frame, log.incarnation)
             if letters in missing:

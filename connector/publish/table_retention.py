@@ -29,10 +29,10 @@ def require_no_deletion(source: StoreSegments) -> None:
 
 def delete_trimmed(table: DeltaTable, log: SealedLog) -> None:
     """Delete the table's rows of segments before the start of the log. Raises LostRace."""
-    from pyspark.sql import functions as f
-
     metadata = Publication("retention", log.name, log.incarnation).text()
-    own_rows = (f.col("__topic") == log.topic) & (f.col("__incarnation") == log.incarnation)
-    trimmed_rows = own_rows & (f.col("__position.ledgerId") < log.start.ledger_id)
-    session_table = table.in_session(tagged_session(table.spark, metadata))
-    session_table.change(lambda opened: opened.delete(trimmed_rows))
+    trimmed_rows = "__topic = :topic AND __incarnation = :incarnation AND __position.ledgerId < :start"
+    with tagged_session(table.spark, metadata) as session:
+        table.in_session(session).change(
+            f"DELETE FROM {table.sql} WHERE {trimmed_rows}",  # noqa: S608  # the name is quoted
+            topic=log.topic, incarnation=log.incarnation, start=log.start.ledger_id,
+        )  # fmt: skip

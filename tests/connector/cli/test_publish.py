@@ -21,8 +21,6 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from pyspark_ledger.connector.cli.app import app
-from pyspark_ledger.connector.publish.publisher import Publisher
-from pyspark_ledger.connector.publish.request import Publishing
 from pyspark_ledger.connector.session.delta import delta_settings, s3a_settings, with_packages
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
@@ -50,17 +48,12 @@ def test_delta_settings_take_the_artifact_that_the_library_names(
 
 
 @pytest.mark.parametrize("part", ["delta", "metadata"])
-def test_without_the_library_settings_and_tables_are_unavailable(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_settings_are_unavailable(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
     if part == "delta":
         monkeypatch.setitem(sys.modules, "delta", None)
-        monkeypatch.setitem(sys.modules, "delta.tables", None)
-        for wishes in (Publishing.of(latest="./now"), Publishing.of(follow_retention=True)):
-            with pytest.raises(Unavailable, match="package delta is not installed here") as found:
-                Publisher(None, "orders", "./orders", {}, wishes)  # type: ignore[arg-type]
-            assert "delta-spark==VERSION" in (found.value.hint or "")
     else:
         monkeypatch.setattr("pyspark_ledger.connector.session.delta.version", missing)
     with pytest.raises(Unavailable, match="delta-spark is not installed here") as found:
