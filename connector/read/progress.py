@@ -11,7 +11,8 @@ incarnation, entry and block.
      "ledgers": {"public/default/persistent/orders":
         {"ledger": 3, "entry": 90, "id": "<incarnation>", "lagEntries": 2, "lagRows": 20, "lagBytes": 4096,
          "lagMs": 310, "lastPublishMs": 1763746000000}},
-     "columnsAdded": 1, "columnsNotRead": ["name"]}               only if columns were added (`with_added_columns`)
+     "columnsAdded": 1, "columnsNotRead": ["name"],               only if columns were added (`with_added_columns`)
+     "warnings": ["…"]}                                            only if the run has logged any (`RunWarnings`)
 
 Rules
 - Keys are sorted. The lag is the backlog after this batch. It was computed when the batch was planned.
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 REPORT_VERSION = 1
 BATCH_ID_KEY = "id"
+WARNINGS_KEY = "warnings"
 # Values of `endedBy` if no limit ended the batch.
 ALL_AVAILABLE, AVAILABLE_NOW, ENDING, WAITING = (
     "all there was",

@@ -21,6 +21,7 @@ PROGRESS_FIELDS: Mapping[str, Mapping[str, str]] = {
         "dataLoss": "The newest 20 lost ranges, each with `ledger`, `cause`, `from`, `to`, `entries`, `rows` and "
         "`bytes`. A count is null if it is unknown. Absent without a loss.",
         "dataLosses": "Number of all lost ranges since the query started.",
+        "warnings": "The newest 5 different warnings that the source has logged in this run. Absent without a warning.",
     },
     "Ledgers": {
         f"{LEDGER}.lagEntries": "Entries after the end of the batch.",

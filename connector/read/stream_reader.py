@@ -27,8 +27,9 @@ from pyspark_ledger.connector.options.options import LedgerOptions
 from pyspark_ledger.connector.read.bounds import IgnoredStart
 from pyspark_ledger.connector.read.offsets import REPORT_KEY, StreamOffset
 from pyspark_ledger.connector.read.planner import StreamPlanner, partitions_of, read_partition
-from pyspark_ledger.connector.read.progress import BATCH_ID_KEY
+from pyspark_ledger.connector.read.progress import BATCH_ID_KEY, WARNINGS_KEY
 from pyspark_ledger.connector.read.read_batches import ReadBatches
+from pyspark_ledger.connector.read.run_warnings import RunWarnings
 from pyspark_ledger.connector.spark_errors import plain_errors
 from pyspark_ledger.connector.spark_features import admission, spark_features, stream_reader_classes
 from pyspark_ledger.ledger.errors import LedgerError, Unsupported
@@ -54,6 +55,7 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         self._ignored_start = IgnoredStart(options)
         self._features = spark_features()
         self._batches = ReadBatches()
+        self._warnings = RunWarnings()
         # Only without admission control: the newest offset, and the end of the first batch.
         self._last_end: dict[str, Any] | None = None
         self._first_end: dict[str, Any] | None = None
@@ -65,6 +67,7 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
     @property
     def _planner(self) -> StreamPlanner:
         if self._running is None:
+            self._warnings.start()
             self._running = self._plan()
         return self._running
 
@@ -81,8 +84,8 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         if start is not None:
             self._ignored_start.on_start_offset(StreamOffset.from_json(start))
             return self._end_after(start, limited=type(limit).__name__ != "ReadAllAvailable")
-        limited = not self._is_first_unlimited()
         start = self._last_end or self._planner.initial().to_json()
+        limited = not self._is_first_unlimited()
         self._last_end = self._end_after(start, limited=limited)
         if StreamOffset.from_json(start).initial:
             self._first_end = self._last_end
@@ -100,11 +103,13 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         return end.to_json() if report is None else end.to_json() | {REPORT_KEY: report}
 
     def _report(self) -> dict[str, Any] | None:
-        """Return the planner's report with the id of the batch. The session's listener logs this id."""
+        """Return the planner's report with the batch's id and the run's warnings. The session's listener logs both."""
         report, batch = self._planner.report(), self._batches.newest
         if report is None or batch is None:
             return report
-        return {**report, "batch": {**report.get("batch", {}), BATCH_ID_KEY: batch.batch}}
+        lines = self._warnings.lines()
+        report = {**report, "batch": {**report.get("batch", {}), BATCH_ID_KEY: batch.batch}}
+        return report | ({WARNINGS_KEY: lines} if lines else {})
 
     def _is_first_unlimited(self) -> bool:
         """Return whether the limits do not apply to the next batch: the first one with `firstBatch` = `everything`.
@@ -167,6 +172,7 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
 
     def stop(self) -> None:
         """Release the query's leases at once. Otherwise they expire."""
+        self._warnings.stop()
         if self._running is None:
             return
         try:

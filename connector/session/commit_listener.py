@@ -10,6 +10,7 @@ Invariants
   Spark may have to read them again.
 - The listener never blocks Spark's listener bus. A separate thread calls the broker, with only the newest position of
   each cursor.
+- With Spark Connect, this process logs the warnings that the source has logged on the server, each once for a run.
 - If an acknowledgement fails, a warning is logged. The next batch, or the next start of the query, also acknowledges
   these rows.
 - A process that ends waits, for a limited time, until the commits of its finished queries are acknowledged.
@@ -35,6 +36,7 @@ from pyspark_ledger.connector.connection import DriverConnection
 from pyspark_ledger.connector.read.offsets import StreamOffset
 from pyspark_ledger.connector.read.progress import (
     BATCH_ID_KEY,
+    WARNINGS_KEY,
     SourceIdentity,
     parse_report,
     parse_source_identity,
@@ -42,6 +44,7 @@ from pyspark_ledger.connector.read.progress import (
 )
 from pyspark_ledger.connector.session.listeners import add_listener
 from pyspark_ledger.connector.session.rows_left import FixedEnds, ends_after_one_batch, has_batch
+from pyspark_ledger.connector.spark_features import is_connect
 from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
 from pyspark_ledger.ledger.logs.batch import BatchId, current_batch, in_batch
@@ -158,8 +161,10 @@ def _key(origin: SourceIdentity, ledger: str) -> tuple[str, str, str, str]:
 class CommitListener(StreamingQueryListener):
     """Listener that acknowledges the batches that a session's queries commit."""
 
-    def __init__(self, put: Callable[[SourceIdentity, str, Position], None]) -> None:
+    def __init__(self, put: Callable[[SourceIdentity, str, Position], None], *, logs_warnings: bool = False) -> None:
         self._put = put
+        self._logs_warnings = logs_warnings
+        self._logged: dict[str, set[str]] = {}  # by run
         self._changed = threading.Condition()
         self._running: set[str] = set()
         self._only_batches: dict[str, Mapping[str, Any] | None] = {}  # by run; None after the second batch of a run
@@ -172,8 +177,10 @@ class CommitListener(StreamingQueryListener):
         """Acknowledge the end of a committed batch."""
         progress = json.loads(event.progress.json)
         _put_committed(progress, self._put)
+        run = str(event.progress.runId)
+        if self._logs_warnings:
+            self._log_warnings(progress, self._logged.setdefault(run, set()))
         if has_batch(progress):
-            run = str(event.progress.runId)
             self._only_batches[run] = None if run in self._only_batches else progress
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
@@ -181,12 +188,20 @@ class CommitListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Warn if a run has ended after one batch and has left rows. `catch_up` tells so itself."""
+        self._logged.pop(str(event.runId), None)
         only_batch = self._only_batches.pop(str(event.runId), None)
         if only_batch is not None and event.exception is None and str(event.runId) not in _caught_up:
             _warn_of_rows_left(only_batch)
         with self._changed:
             self._running.discard(str(event.runId))
             self._changed.notify_all()
+
+    def _log_warnings(self, progress: Mapping[str, Any], logged: set[str]) -> None:
+        for source in progress.get("sources", []):
+            for line in (source_report(source) or {}).get(WARNINGS_KEY, []):
+                if line not in logged:
+                    _log.warning("query %s, on the server: %s", progress.get("name") or progress.get("id"), line)
+                    logged.add(line)
 
     def settle(self, active: Callable[[], set[str]], until_ms: int) -> bool:
         """Wait until all events of ended queries have arrived. Return False if `until_ms` comes first."""
@@ -258,7 +273,8 @@ def install(spark: SparkSession) -> None:
     if is_installed(spark):
         return
     log_connector_by()
-    listener, name = CommitListener(_acknowledger.put), str(uuid.uuid4())
+    # Without Spark Connect, the source's standard error is that of this process.
+    listener, name = CommitListener(_acknowledger.put, logs_warnings=is_connect(spark)), str(uuid.uuid4())
     # At the end of the process, wait until the last acknowledgements are sent.
     add_listener(spark, listener, lambda: _settled(spark, listener, monotonic_ms() + int(SETTLE_SECONDS * 1000)))
     spark.conf.set(CONF, name)

@@ -22,7 +22,7 @@ from pyspark_ledger.ledger.protocol.reads import LogStatus
 # Fields whose members the page explains in their own text.
 WHOLE = {"credentials", "dataLoss", "ledgersInAll", "otherLedgers"}
 # Added to a report that is built already (`connector.read.ledger.scan.with_added_columns`, the stream reader).
-ADDED = {"columnsAdded", "columnsNotRead", "batch.id"}
+ADDED = {"columnsAdded", "columnsNotRead", "batch.id", "warnings"}
 
 
 def lag(number: int) -> LedgerLag:

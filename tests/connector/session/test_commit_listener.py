@@ -5,13 +5,21 @@ real broker; the sessions' listener itself is in test_spark_acknowledging.py.
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pyspark_ledger.connector.data_source import LedgerSource
-from pyspark_ledger.connector.read.progress import SourceIdentity, cache_between, parse_source_identity, reads_between
+from pyspark_ledger.connector.read.progress import (
+    SourceIdentity,
+    cache_between,
+    parse_source_identity,
+    reads_between,
+    source_report,
+)
 from pyspark_ledger.connector.read.stream_reader import LedgerStreamReader
 from pyspark_ledger.connector.session.commit_listener import (
     CommitListener,
@@ -26,7 +34,7 @@ from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from pyspark_ledger.ledger.protocol.cache import AskCacheReads, CacheReads
-from tests.rigs.stream import append, reader
+from tests.rigs.stream import append, reader, text
 
 NAME = "public/default/persistent/orders"
 
@@ -248,6 +256,27 @@ def test_events_of_runs_that_are_over_are_waited_for() -> None:
     assert not listener.settle(set, monotonic_ms() + 50)
     listener.onQueryTerminated(Event())
     assert listener.settle(set, monotonic_ms() + 10_000)
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_warnings_of_the_server_are_logged_once_for_a_run(
+    store: Path, orders: Ledger, caplog: pytest.LogCaptureFixture, *, is_remote: bool
+) -> None:
+    stream = reader(store, startingPosition="earliest")
+    start = text(stream.initialOffset())
+    for count in range(10):
+        logging.getLogger("pyspark_ledger.connector").warning("loss %d", max(count, 3))
+    end = text(stream.latestOffset(start, None))
+    source = {"endOffset": json.dumps(end), "latestOffset": json.dumps(stream.reportLatestOffset())}
+    assert source_report(source)["warnings"] == [f"loss {number}" for number in range(5, 10)]
+    stream.stop()
+    caplog.clear()
+    progress = SimpleNamespace(json=json.dumps({"name": "q", "sources": [source]}), runId="run")
+    listener = CommitListener(lambda *_: None, logs_warnings=is_remote)
+    for _ in range(2):
+        listener.onQueryProgress(SimpleNamespace(progress=progress))  # type: ignore[arg-type]  # a part of an event
+    logged = [f"query q, on the server: loss {number}" for number in range(5, 10)] if is_remote else []
+    assert caplog.messages == logged
 
 
 def test_only_the_newest_position_of_a_cursor_is_asked_for(store: Path, orders: Ledger) -> None:
