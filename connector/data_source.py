@@ -217,15 +217,13 @@ class LedgerSource:
         from pyspark_ledger.connector.write.target import prepare_target
         from pyspark_ledger.connector.write.writers import LedgerBatchWriter
 
-        self._require_store()
-        options = self._options("batch write")
+        options = self._write_options("batch write")
         if overwrite:
             raise Refused(
                 f"mode overwrite is not supported: ledger {options.ledger!r} is a log, rows are only appended",
                 hint='Write with mode("append"), or delete the ledger first',
             )
         if options.action is not None:
-            options.refuse_access("a write with 'action'")
             from pyspark_ledger.connector.write.acknowledge import LedgerAcknowledgeWriter
 
             return LedgerAcknowledgeWriter(options, schema)
@@ -242,8 +240,7 @@ class LedgerSource:
         from pyspark_ledger.connector.write.target import prepare_target
         from pyspark_ledger.connector.write.writers import LedgerStreamWriter
 
-        self._require_store()
-        options = self._options("stream write")
+        options = self._write_options("stream write")
         if options.repeated_batches != "refuse":
             print_once(
                 f"option 'repeatedBatches' of the stream to {options.ledger or 'its ledgers'} is "
@@ -256,12 +253,19 @@ class LedgerSource:
         return self._located(read_options(self._option_texts, use))
 
     def _located(self, options: LedgerOptions) -> LedgerOptions:
-        return options if self._store is None else replace(options, store=self._store)
+        if self._store is None:
+            return options
+        if options.direct_reads == "off":
+            options.refuse_access("'directReads' = 'off' in", self._store)
+        return replace(options, store=self._store)
 
-    def _require_store(self) -> None:
-        """Raise Refused for a write to a bucket."""
+    def _write_options(self, use: Use) -> LedgerOptions:
+        """Return the options of a write. Raises Refused for option `offload`, and for an unused access."""
         if self._store is None:
             raise Refused(
                 "a write cannot have option 'offload': a bucket can only be read",
                 hint="Write to the ledger's store; `ledger offload` copies its segments to the bucket",
             )
+        options = self._options(use)
+        options.refuse_access("a write to", self._store)
+        return options

@@ -72,7 +72,8 @@ def _read(name: str, reference: str) -> bytes:
         if text is None:
             raise NotFound(
                 f"option 'cryptoKeys' names variable {place!r} for key {name!r}, which is not set",
-                hint="Set it for the driver and every executor, or name a file",
+                hint="Name a file instead, cryptoKeys=file:/path, or set the variable for the driver and all executors "
+                "before the session starts",
             )
         return text.encode()
     require_path(place, f"the path of key {name!r} in option 'cryptoKeys'")

@@ -37,7 +37,7 @@ KEPT_DEFAULTS = {
 # Names of modules in strings, in `ledger/`, with the reason for each.
 KEPT_NAMES = {
     "ledger/client/connect.py: 'pyspark_ledger.offload.broker'": "the program of a new process, no import",
-    "ledger/objects/s3_options.py: import_module": "the operator names the function that provides credentials",
+    "ledger/objects/credential_providers.py: import_module": "the operator names the function of the credentials",
 }
 
 INTERFACES = {"Protocol", "ABC"}

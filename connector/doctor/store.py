@@ -46,8 +46,8 @@ def check_store(store: str, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
 def _check_address(location: str, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
     parts = ("TLS_TRUST_CERTS_FILE_PATH", "TLS_CERTIFICATE_FILE_PATH", "TLS_KEY_FILE_PATH", "AUTH_PARAMS")
     try:
-        given = Credentials(*(environ.get(_PREFIX + part, "") for part in parts))
-        client = connect_store(location, deadline_ms=3_000, credentials=given)
+        ca, certificate, key, token = (environ.get(_PREFIX + part, "") for part in parts)
+        client = connect_store(location, deadline_ms=3_000, credentials=Credentials(ca, certificate, key, token))
     except LedgerError as error:
         do = error.hint or "Check that `ledger serve` runs there, and that no firewall blocks the connection"
         yield Diagnosis("broker", "problem", f"{location}: {error.message}", do)

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 _RECORD_BYTES_MAX = 64 * 1024 * 1024
 _ADVICE = (
-    "Spark's Python processes keep the environment variables that they had when the session started. Set credentials "
-    "on every host before the session starts, or set option offloadProfile, offloadRole or credentialProvider"
+    "Set option credentialProvider=file:/path, or offloadProfile or offloadRole. Spark's Python processes keep the "
+    "environment variables that they had when the session started"
 )
 
 # Options for every read that are also allowed without a broker.
@@ -148,9 +148,10 @@ class BucketOptions(EveryReadOptions):
     credential_provider: str = option(
         text,
         EVERYWHERE,
-        "For any access to a bucket: `module:function`. Each process that reads calls the function with the address "
-        "of the bucket. The function returns a boto3 session, or a mapping with `access_key`, `secret_key` and "
-        "optionally `token` and `expiry_time`.",
+        "For any access to a bucket: `file:/path` is a file in the format of `~/.aws/credentials`, with the section "
+        "`offloadProfile`. `unity-catalog:NAME` is a service credential of Databricks. With `module:function`, each "
+        "process that reads calls the function with the address of the bucket. The function returns a boto3 session, "
+        "or a mapping with `access_key`, `secret_key` and optionally `token` and `expiry_time`.",
         absent="",
     )
 
@@ -205,13 +206,8 @@ class BucketOptions(EveryReadOptions):
         return found
 
 
-def take_direct_options(values: dict[str, object]) -> BucketOptions | None:
-    """Remove the access options from `values`, and return them; None if option `directReads` is `off`.
-
-    In a read through the broker, a *direct read* is a read of a sealed segment that the task makes from the bucket.
-    """
-    if values.get("direct_reads") == "off":
-        return None
+def take_access_options(values: dict[str, object]) -> BucketOptions:
+    """Remove the access options from `values`, and return them."""
     return BucketOptions(**{key: values.pop(key) for key in list(values) if key in ACCESS})  # type: ignore[arg-type]  # see below
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pyspark_ledger.connector.options.bucket import ACCESS
 from pyspark_ledger.connector.options.option import option_name
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.ledger_selection import Addressing
@@ -18,7 +19,7 @@ _EDGES = ("starting", "ending")
 _OF_A_TABLE = frozenset(
     {
         "table", "ledger", "store", "tls_trust_certs_file_path", "tls_certificate_file_path", "tls_key_file_path",
-        "auth_params",
+        "auth_params", *ACCESS,
     }
 )  # fmt: skip
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark_ledger.connector.options.address import AddressOptions
-from pyspark_ledger.connector.options.bucket import BucketOptions, take_bucket_options, take_direct_options
+from pyspark_ledger.connector.options.bucket import BucketOptions, take_access_options, take_bucket_options
 from pyspark_ledger.connector.options.checks import require_addressed, require_consistent, require_sense
 from pyspark_ledger.connector.options.foreign_names import require_no_foreign_name
 from pyspark_ledger.connector.options.history import HistoryOptions, take_history_options
@@ -29,6 +30,7 @@ from pyspark_ledger.connector.options.writes import WriteOptions
 from pyspark_ledger.ledger.errors import Refused
 from pyspark_ledger.ledger.hidden_characters import unencodable
 from pyspark_ledger.ledger.ledger_selection import Addressing
+from pyspark_ledger.ledger.location import bucket_of, is_address, store_location
 
 if TYPE_CHECKING:
     from pyspark_ledger.ledger.client.credentials import Credentials
@@ -54,14 +56,28 @@ class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
     history: HistoryOptions | None = None
     home: BucketOptions | None = None
     """Access to the bucket of the store, for a read without a broker."""
-    direct: BucketOptions | None = None
-    """Access of tasks to buckets, in a read through the broker and in a write; None if `directReads` is `off`."""
+    access: BucketOptions | None = None
+    """Access to buckets in a read through the broker and in a write: of the driver to its store, and of tasks."""
 
-    def refuse_access(self, use: str) -> None:
-        """Raise Refused if an option for access to a bucket is set. The error names `use`, which needs no bucket."""
-        given = "" if self.direct is None else self.direct.given_access()
-        if given:
-            raise Refused(f"option {given!r} has no meaning for {use}, which accesses no bucket", hint="Leave it out")
+    @property
+    def direct(self) -> BucketOptions | None:
+        """Access of tasks to buckets; None if `directReads` is `off`.
+
+        In a read through the broker, a *direct read* is a read of a sealed segment that the task makes from the bucket.
+        """
+        return None if self.direct_reads == "off" else self.access
+
+    def refuse_access(self, use: str, location: str) -> None:
+        """Raise Refused if an option for access to a bucket is set, and `location` is a directory.
+
+        The error names `use`, which needs no bucket then. A session may name the access for all uses of its store.
+        """
+        given = "" if self.access is None else self.access.given_access()
+        if given and not is_address(location) and not bucket_of(Path(location)):
+            raise Refused(
+                f"option {given!r} has no meaning for {use} the store in {location}, which accesses no bucket",
+                hint="Leave it out",
+            )
 
     def require_acknowledger(self) -> None:
         """Raise Refused for `ackMode` = `explicit` without a subscription.
@@ -105,16 +121,23 @@ class LedgerOptions(AddressOptions, ReadOptions, WriteOptions):
         return Addressing.of(self.ledger, self.ledgers, self.ledgers_pattern)
 
     def credentials(self) -> Credentials | None:
-        """Return the credentials for a broker on another host; None if the options have none."""
-        from pyspark_ledger.ledger.client.credentials import Credentials
+        """Return the credentials for the store; None if the options have none.
 
+        They are those for a broker on another host, and the access to the bucket that names the broker.
+        """
+        from pyspark_ledger.ledger.client.credentials import Credentials
+        from pyspark_ledger.ledger.objects.s3_options import S3Options
+
+        named = self.access if self.history is None else self.history.bucket
+        in_bucket = bool(self.store and bucket_of(Path(store_location(self.store))))
         given = Credentials(
             self.tls_trust_certs_file_path,
             self.tls_certificate_file_path,
             self.tls_key_file_path,
             self.auth_params,
+            bucket=named.s3() if in_bucket and named is not None and named.given_access() else S3Options(),
         )
-        return None if given.empty else given
+        return None if given == Credentials() else given
 
 
 def read_options(given: Mapping[str, str], use: Use | None = None) -> LedgerOptions:
@@ -213,14 +236,14 @@ def _consistent(values: dict[str, object]) -> LedgerOptions:
     names = {option.key: option.name for option in OPTIONS}
     home = take_home_options(values, {option.key: option for option in OPTIONS})
     history = take_history_options(values, names)
-    direct = take_direct_options(values) if home is None and history is None and "offload" not in values else None
+    access = take_access_options(values) if home is None and history is None and "offload" not in values else None
     bucket = take_bucket_options(values, names)
     if values.get("ack_mode") == "explicit":
         values["include_metadata"] = True  # a write that acknowledges rows needs their positions
     if "min_partition_bytes" not in values and "target_partition_bytes" in values:  # the default may be too large
         least = int(str(values["target_partition_bytes"]))
         values["min_partition_bytes"] = min(least, LedgerOptions.min_partition_bytes)
-    options = LedgerOptions(bucket=bucket, history=history, home=home, direct=direct, **values)  # type: ignore[arg-type]  # each option's parser returns the type of its field
+    options = LedgerOptions(bucket=bucket, history=history, home=home, access=access, **values)  # type: ignore[arg-type]  # each option's parser returns the type of its field
     if options.min_partition_bytes > options.target_partition_bytes:
         raise Refused(
             f"option 'minPartitionBytes' ({options.min_partition_bytes}) exceeds "

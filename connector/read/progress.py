@@ -74,15 +74,13 @@ class SourceIdentity:
     @classmethod
     def of(cls, store: str, store_id: str, subscription: str | None, credentials: Credentials | None) -> SourceIdentity:
         """Return the identity with the non-empty references of `credentials`."""
-        parts = ("ca", "certificate", "key", "token")
-        references = {} if credentials is None else {part: getattr(credentials, part) for part in parts}
-        return cls(store, store_id, subscription or "", {part: name for part, name in references.items() if name})
+        return cls(store, store_id, subscription or "", {} if credentials is None else credentials.references())
 
     def to_credentials(self) -> Credentials | None:
         """Return the credentials of these references; None if there are none."""
         from pyspark_ledger.ledger.client.credentials import Credentials
 
-        return Credentials(**self.credentials) if self.credentials else None
+        return Credentials.of_references(self.credentials) if self.credentials else None
 
 
 @dataclass(frozen=True, slots=True)

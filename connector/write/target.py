@@ -13,7 +13,6 @@ Invariants
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -24,7 +23,7 @@ from pyspark_ledger.connector.schema import columns_to_write, require_writable, 
 from pyspark_ledger.connector.write.routing import LEDGER, own_columns
 from pyspark_ledger.ledger.clock import system_clock_ms
 from pyspark_ledger.ledger.errors import NotFound, Refused
-from pyspark_ledger.ledger.location import bucket_of, is_address, store_location
+from pyspark_ledger.ledger.location import store_location
 from pyspark_ledger.ledger.message.columns import schema_bytes, schema_from_bytes
 from pyspark_ledger.ledger.message.entry import STAMP_BYTES_MAX
 from pyspark_ledger.ledger.names import canonical_name, partition_name, short_name
@@ -105,8 +104,6 @@ def prepare_target(options: LedgerOptions, schema: StructType) -> SinkTarget:
     routed = LEDGER in schema.names
     name = "" if routed and not options.ledger else canonical_name(require_ledger(options))
     location = store_location(options.store)
-    if not is_address(location) and not bucket_of(Path(location)):
-        options.refuse_access(f"a write to the store in {location}")
     columns = columns_to_write(own_columns(schema), name)
     # Refuses a type that Spark would read back as another type.
     require_writable(spark_schema(columns, name), columns, name)

@@ -29,6 +29,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark_ledger.ledger import disk
@@ -38,6 +39,7 @@ from pyspark_ledger.ledger.client.credentials import Credentials
 from pyspark_ledger.ledger.clock import monotonic_ms, pause
 from pyspark_ledger.ledger.errors import Fenced, LedgerError, NotFound, Refused, Unavailable, Unsupported
 from pyspark_ledger.ledger.location import FENCED, bucket_directory, bucket_of, location_text
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.ownership import is_gone, live_place, process_identity, require_trusted
 from pyspark_ledger.ledger.protocol.actions import StopBroker
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
@@ -53,6 +55,11 @@ _BUCKET_MS = 600_000  # the broker tests a new bucket, or finds out whether anot
 # SQLite opens no path of more than 512 bytes. The store's path must be shorter, because its files have longer paths.
 _PATH_BYTES_MAX = 448
 _PATH_HINT = "Correct the path, or choose a directory that you own"
+_NOT_PASSED = (
+    "A broker that this process starts does not get a credential provider or a role from the options of Spark. Start "
+    "the broker with `ledger serve --config FILE`, whose file names managedLedgerOffloadCredentialProvider or "
+    "s3ManagedLedgerOffloadRole, or set option credentialProvider to file:/path"
+)
 _START_HINT = "Start a broker with `ledger serve`, or connect on the driver first"
 
 
@@ -101,6 +108,8 @@ def connect_store(
             raise NotFound(f"there is no ledger store at {store}", hint="Write to it once, or correct the path")
         client_found = _started_or_elsewhere(store, create, credentials, deadline_ms)
     found = client_found
+    if credentials is not None:  # its tasks find the next broker with this access
+        found.credentials = replace(found.credentials, bucket=credentials.bucket)
     found.can_move = bool(bucket_of(store))
     found.revive = lambda: _revived(found, store, credentials, deadline_ms)
     return found
@@ -122,7 +131,7 @@ def _elsewhere(store: Path, credentials: Credentials | None, deadline_ms: int, *
 def _started_or_elsewhere(store: Path, create: bool, credentials: Credentials | None, deadline_ms: int) -> Client:
     """Start a broker. If the start fails because another host has just started one, return a client of that broker."""
     try:
-        return _started(store, create, deadline_ms)
+        return _started(store, create, deadline_ms, (credentials or Credentials()).bucket)
     except (Refused, Unavailable):
         if (faster := _elsewhere(store, credentials, deadline_ms)) is None:
             raise
@@ -159,7 +168,7 @@ def serve_store(store: Path, arguments: Sequence[str]) -> Client:
     Clients of the private broker connect to the new broker at the same private socket. Raises the errors of
     `connect_store`, and Refused if a broker with other arguments serves the store.
     """
-    return _started(store, True, _START_MS, arguments)
+    return _started(store, True, _START_MS, S3Options(), arguments)
 
 
 def stop_broker(store: Path, *, private_only: bool = False, deadline_ms: int = 30_000) -> bool:
@@ -290,7 +299,7 @@ def _client_of(record: BrokerRecord, store: Path, deadline_ms: int) -> Client:
     return Client(record.address, record.store_id, deadline_ms=deadline_ms, place=live_place(store))
 
 
-def _started(store: Path, create: bool, deadline_ms: int, arguments: Sequence[str] = ()) -> Client:
+def _started(store: Path, create: bool, deadline_ms: int, access: S3Options, arguments: Sequence[str] = ()) -> Client:
     before = {entry.name for entry in store.iterdir()} if store.is_dir() else None
     try:
         disk.make_directory(store)
@@ -310,7 +319,7 @@ def _started(store: Path, create: bool, deadline_ms: int, arguments: Sequence[st
         child: subprocess.Popen[bytes] | None = None
         until = monotonic_ms() + deadline_ms
         while monotonic_ms() < until:
-            child = child or _spawn(store, log, [*arguments, *["--create"] * create])
+            child = child or _spawn(store, log, [*arguments, *["--create"] * create], access)
             status = child.poll() if child else None
             if (client := _answering(store, deadline_ms)) is not None:
                 if arguments and (child is None or status is not None):
@@ -321,7 +330,7 @@ def _started(store: Path, create: bool, deadline_ms: int, arguments: Sequence[st
                 if not arguments or _is_recorded(client, store):
                     return client
             if status is not None and not _is_owned(store):
-                raise _start_error(store, log, offset, status, before)
+                raise _start_error(store, log, offset, status, before, access)
             pause(20)
         raise Unavailable(
             f"the broker of {location_text(store)} did not answer within {deadline_ms} ms",
@@ -349,20 +358,22 @@ def _lock_holder(store: Path) -> str:
         return ""
 
 
-def _spawn(store: Path, log: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes] | None:
+def _spawn(store: Path, log: Path, arguments: Sequence[str], access: S3Options) -> subprocess.Popen[bytes] | None:
     """Start a supervisor, which has its lock until it ends. Return None if the store has a supervisor already."""
     lock = os.open(store / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return _supervisor(store, log, arguments, lock)
+        return _supervisor(store, log, arguments, access, lock)
     except BlockingIOError:
         return None
     finally:
         os.close(lock)
 
 
-def _supervisor(store: Path, log: Path, arguments: Sequence[str], lock: int) -> subprocess.Popen[bytes]:
-    environment = broker_environment(os.environ, package_paths())
+def _supervisor(
+    store: Path, log: Path, arguments: Sequence[str], access: S3Options, lock: int
+) -> subprocess.Popen[bytes]:
+    environment = broker_environment({**os.environ, **access.variables()}, package_paths())
     if not {"--address", "--config"}.isdisjoint(arguments):  # other processes reach such a broker over TCP
         environment |= bounded_allocator(environment)
     command = [
@@ -400,7 +411,9 @@ def _spawning(store: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def _start_error(store: Path, log: Path, offset: int, status: int, before: set[str] | None) -> LedgerError:
+def _start_error(
+    store: Path, log: Path, offset: int, status: int, before: set[str] | None, access: S3Options
+) -> LedgerError:
     """Return the error of a failed start. If the directory is no store, remove the files that the start created.
 
     `before` are the names of the files in the directory before the start; None if there was no directory.
@@ -408,7 +421,7 @@ def _start_error(store: Path, log: Path, offset: int, status: int, before: set[s
     last_line = _tail(log, offset)
     hint = f"Its complete output is in {log}"
     if not (store / "metadata.sqlite").exists():
-        hint = ""
+        hint = "" if access.has_variables else _NOT_PASSED
         for name in {log.name, "spawn.lock", "supervisor.lock"} - (before or set()):
             (store / name).unlink(missing_ok=True)
         if before is None:

@@ -8,6 +8,8 @@ Rules
   has few rights, and it expires.
 - A process reads the files at every new connection. Each process that uses the broker must have the files at the same
   paths. Exception: if the client itself has no certificate, its Spark tasks get the content of the file `ca`.
+- `bucket` names the access to the bucket of a store, where a client finds the address and the token of its broker. It
+  contains no secret, so it can be pickled.
 - The file `ca` has the certificate of the authority that signed the broker's certificate. It is public.
 - TLS, the encryption of a connection, begins with a *handshake*: both sides check certificates. gRPC gives no reason
   for a failed handshake. So the client repeats the handshake without gRPC, and raises the error of TLS. It does not
@@ -16,13 +18,14 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from pyspark_ledger.ledger.clock import Clock
 from pyspark_ledger.ledger.errors import LedgerError, Refused
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.protocol.request import May
 from pyspark_ledger.ledger.transport.tokens import (
     LEDGERS_NAMED_MAX,
@@ -37,6 +40,8 @@ from pyspark_ledger.ledger.transport.tokens import (
     token_header,
 )
 
+_REFERENCES = ("ca", "certificate", "key", "token")
+
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
@@ -44,7 +49,7 @@ class Credentials:
 
     A Spark task has `task_token` instead of `token`. `scope` names the operation and the ledgers that the task token
     allows. A task can have `authority`, the content of the file `ca`, instead of the file. Comparisons ignore
-    `task_token`.
+    `task_token`. `bucket` is the access to the bucket of a store.
     """
 
     ca: str = ""
@@ -54,6 +59,7 @@ class Credentials:
     scope: str = ""
     task_token: str = field(default="", repr=False, compare=False)
     authority: str = field(default="", repr=False)
+    bucket: S3Options = field(default_factory=S3Options)
 
     def __post_init__(self) -> None:
         if bool(self.certificate) != bool(self.key):
@@ -64,8 +70,20 @@ class Credentials:
 
     @property
     def empty(self) -> bool:
-        """Whether all credentials are empty."""
-        return self == Credentials() and not self.task_token
+        """Whether all credentials for a broker are empty."""
+        return replace(self, bucket=S3Options()) == Credentials() and not self.task_token
+
+    def references(self) -> dict[str, str]:
+        """Return the references that are set, for a message, such as the progress of a query."""
+        own = {name: str(getattr(self, name)) for name in _REFERENCES}
+        return {**{name: text for name, text in own.items() if text}, **self.bucket.references()}
+
+    @classmethod
+    def of_references(cls, references: Mapping[str, str]) -> Credentials:
+        """Return the credentials of a message. Raises Refused for a secret or for code, TypeError for other names."""
+        own = {name: text for name, text in references.items() if name in _REFERENCES}
+        rest = {name: text for name, text in references.items() if name not in _REFERENCES}
+        return cls(**own, bucket=S3Options.of_references(rest))
 
     def for_task(
         self,
@@ -93,7 +111,9 @@ class Credentials:
 
     def with_files(self, find: Callable[[str], str]) -> Credentials:
         """Return the credentials with the files' paths on this host, which `find` returns."""
-        paths = {part: find(path) for part in ("ca", "certificate", "key") if (path := getattr(self, part))}
+        paths: dict[str, Any] = {
+            part: find(path) for part in ("ca", "certificate", "key") if (path := getattr(self, part))
+        }
         return replace(self, **paths) if paths else self
 
     def header(self) -> list[tuple[bytes, bytes]]:

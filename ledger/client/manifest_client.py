@@ -43,7 +43,7 @@ def manifest_client(
     """
     started = monotonic_ms()
     while True:
-        named = _named(directory)
+        named = _named(directory, credentials)
         client = None if named is None else _answering(named, directory, credentials, deadline_ms)
         # If the manifest names no broker, the last broker has ended. Another broker may be starting.
         most_ms = wait_ms if named is not None else min(wait_ms, _TAKING_OVER_MS)
@@ -87,15 +87,15 @@ def _answering(
             if named == last:
                 raise
             # The next broker at the same address may have put another secret into the bucket.
-            last, named = named, _named(directory)
+            last, named = named, _named(directory, credentials)
         else:
             return client
     return None
 
 
-def _named(directory: Path) -> NamedBroker | None:
+def _named(directory: Path, credentials: Credentials | None) -> NamedBroker | None:
     try:
-        with opened_bucket(bucket_of(directory)) as bucket:
+        with opened_bucket(bucket_of(directory), (credentials or Credentials()).bucket) as bucket:
             return named_broker(bucket, _REQUESTS)
     except LedgerError as error:
         _log.info("the broker of %s is not found by its manifest: %s", bucket_of(directory), error)
@@ -112,8 +112,8 @@ def _is_reachable(named: NamedBroker) -> bool:
 def _client_of(named: NamedBroker, directory: Path, credentials: Credentials | None, deadline_ms: int) -> Client:
     if named.secret is not None:
         authority, token = keep_secret(directory, named.secret)
-        credentials = Credentials(str(authority), token=f"file:{token}")
+        credentials = Credentials(str(authority), token=f"file:{token}", bucket=(credentials or Credentials()).bucket)
     elif named.address.startswith("grpc+unix://"):
-        credentials = None
+        credentials = Credentials(bucket=(credentials or Credentials()).bucket)
     place = bucket_of(directory)
     return Client(named.address, named.store_id, credentials=credentials, deadline_ms=deadline_ms, place=place)

@@ -21,8 +21,9 @@ CONNECTIONS = 64
 """Connections to a home bucket. The probe of a new store uses all of them at once."""
 _READ_MS = 20_000
 _ADVICE = (
-    "The broker has the environment of the process that started it. To give it another environment, run `ledger stop`, "
-    "and use the store from a process with that environment, which then starts a broker"
+    "The broker has the environment of the process that started it, and that process's options of Spark: "
+    "offloadEndpoint, offloadRegion, offloadProfile and credentialProvider=file:/path. To give it another environment, "
+    "run `ledger stop`, and use the store from a process with that environment, which then starts a broker"
 )
 
 
@@ -49,8 +50,11 @@ def s3_options_of(settings: Settings) -> S3Options:
     )
 
 
-def home_bucket(settings: Settings) -> ObjectStore:
-    """Return the bucket of the store. Segments are offloaded to the folder `segments` of this bucket."""
+def home_bucket(settings: Settings, access: S3Options | None = None) -> ObjectStore:
+    """Return the bucket of the store. Segments are offloaded to the folder `segments` of this bucket.
+
+    `access` replaces the access that the settings name.
+    """
     address = settings.managedLedgerOffloadBucket.removesuffix("/segments")
-    options = s3_options_of(settings)
+    options = access or s3_options_of(settings)
     return open_object_store(address, replace(options, connections=CONNECTIONS, attempts=1, read_timeout_ms=_READ_MS))

@@ -1,10 +1,10 @@
 """Options of S3 access: endpoint, source of the credentials, encryption. The options can be pickled.
 
 The options contain no secret. The credentials come from the first of these sources that is set:
-1. `credentialProvider`, `module:function`: the process that reads or writes calls the function with the address.
-   Reason: some credentials exist only in that process, for example those of Unity Catalog, Databricks' catalogue. The
-   function returns a boto3 or botocore session, or a mapping. The mapping has `access_key`, `secret_key`, and
-   optionally `token` and `expiry_time` (ISO 8601). The function is called again before `expiry_time`.
+1. `credentialProvider` (`ledger.objects.credential_providers`): the process that reads or writes calls a function with
+   the address. Reason: some credentials exist only in that process, for example those of Unity Catalog, Databricks'
+   catalogue. The function returns a boto3 or botocore session, or a mapping. The mapping has `access_key`,
+   `secret_key`, and optionally `token` and `expiry_time` (ISO 8601). The function is called again before `expiry_time`.
 2. `profile`: a profile in the configuration files of AWS.
 3. boto3's default chain: environment, web identity, container, instance.
 
@@ -14,7 +14,6 @@ again.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,11 +21,13 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pyspark_ledger.ledger.errors import Refused, Unauthenticated
+from pyspark_ledger.ledger.objects.credential_providers import is_declared, provided_session, require_provider
 from pyspark_ledger.ledger.version import __version__
 
 _ROLE_SESSION = "ledger-offload"
 _TIMEOUT_MS = 60_000
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
+_TEXTS = ("endpoint", "region", "profile", "role", "role_external_id", "credential_provider", "bucket_owner")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +67,54 @@ class S3Options:
             raise Refused(f"endpoint is {self.endpoint!r}, expected http://… or https://…")
         if "@" in self.endpoint:
             raise Refused("the endpoint contains a user or a password and is therefore not shown")
-        module, _, function = self.credential_provider.partition(":")
-        if self.credential_provider and not (module and function):
-            raise Refused(f"credential provider is {self.credential_provider!r}, expected module:function")
+        if self.credential_provider:
+            require_provider(self.credential_provider)
 
     def completed(self, stated: Mapping[str, Any]) -> S3Options:
         """Return these options, completed by the options of `stated` that are not set here."""
         absent = ("", None)
         added = {name: value for name, value in stated.items() if value not in absent}
         return replace(self, **{name: value for name, value in added.items() if getattr(self, name) in absent})
+
+    def references(self) -> dict[str, str]:
+        """Return what gives access to a bucket, for a message. A provider that is not declared is left out."""
+        found = {name: str(getattr(self, name)) for name in _TEXTS}
+        if not is_declared(self.credential_provider):
+            del found["credential_provider"]
+        style = {} if self.path_style is None else {"path_style": str(self.path_style).lower()}
+        return {name: text for name, text in {**found, **style}.items() if text}
+
+    @classmethod
+    def of_references(cls, references: Mapping[str, str]) -> S3Options:
+        """Return the options of a message. Raises Refused if it names code, and TypeError for an unknown name."""
+        texts = {name: text for name, text in references.items() if name != "path_style"}
+        if not texts.keys() <= set(_TEXTS):
+            message = f"unknown references {sorted(texts.keys() - set(_TEXTS))}"
+            raise TypeError(message)
+        provider = texts.get("credential_provider", "")
+        if provider and not is_declared(provider):
+            raise Refused(f"a message names the credential provider {provider!r}, which this package does not declare")
+        style = references.get("path_style")
+        return cls(path_style=None if style is None else style == "true", **texts)  # type: ignore[arg-type]  # texts
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables for a broker that this process starts, and that uses the same bucket.
+
+        boto3 has no variable for a role, and a variable must not name code. `has_variables` tells of these two.
+        """
+        kind, _, path = self.credential_provider.partition(":")
+        found = {
+            "AWS_ENDPOINT_URL_S3": self.endpoint,
+            "AWS_DEFAULT_REGION": self.region,
+            "AWS_PROFILE": self.profile,
+            "AWS_SHARED_CREDENTIALS_FILE": path if kind == "file" else "",
+        }
+        return {name: text for name, text in found.items() if text}
+
+    @property
+    def has_variables(self) -> bool:
+        """Whether `variables` names the whole access."""
+        return not self.role and self.credential_provider.partition(":")[0] in ("", "file")
 
     @property
     def uses_path_style(self) -> bool:
@@ -195,36 +235,21 @@ class S3Options:
         import boto3
         from botocore.credentials import Credentials, RefreshableCredentials
 
-        found = self._call_provider(address)
+        found = self._provided(address)
         if hasattr(found, "client") and hasattr(found, "region_name"):
             return found
         if hasattr(found, "create_client"):
-            return boto3.Session(botocore_session=found)
+            return _with_shared_files(boto3.Session(botocore_session=found))
         if found.get("expiry_time"):
             credentials = RefreshableCredentials.create_from_metadata(
-                _with_token(found), lambda: _with_token(self._call_provider(address)), "ledger"
+                _with_token(found), lambda: _with_token(self._provided(address)), "ledger"
             )
         else:
             credentials = Credentials(found["access_key"], found["secret_key"], found.get("token"))
         return _session_of(credentials)
 
-    def _call_provider(self, address: str) -> Any:
-        module, _, name = self.credential_provider.partition(":")
-        where = f"credential provider {self.credential_provider!r}"
-        try:
-            function = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError) as missing:
-            raise Refused(f"{where} cannot be imported: {missing}", hint="Install its module on every worker") from None
-        try:
-            found = function(address)
-        except Exception as error:  # noqa: BLE001 — only its class is reported, because its text may contain secrets
-            raise Unauthenticated(f"{where} failed for {address}: {type(error).__name__}") from None
-        is_session = hasattr(found, "client") or hasattr(found, "create_client")
-        if not is_session and not (isinstance(found, Mapping) and {"access_key", "secret_key"} <= set(found)):
-            raise Refused(
-                f"{where} answered {type(found).__name__}, expected a session or a mapping with access_key, secret_key"
-            )
-        return found
+    def _provided(self, address: str) -> Any:
+        return provided_session(self.credential_provider, address, self.profile)
 
     def _role_session(self, session: Any) -> Any:
         from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials

@@ -29,6 +29,7 @@ from pyspark_ledger.ledger.errors import AlreadyExists, Corrupt, NotFound
 from pyspark_ledger.ledger.json_errors import JSON_FAULTS
 from pyspark_ledger.ledger.objects.from_settings import home_bucket
 from pyspark_ledger.ledger.objects.object_store import ObjectStore
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.ownership import require_trusted
 from pyspark_ledger.ledger.settings.broker import Settings
 from pyspark_ledger.ledger.wal.bucket import secret_key
@@ -127,10 +128,10 @@ def keep_secret(directory: Path, secret: BrokerSecret) -> tuple[Path, Path]:
 
 
 @contextmanager
-def opened_bucket(address: str) -> Iterator[ObjectStore]:
-    """Open the bucket of a store with the credentials and the settings in this process's environment."""
+def opened_bucket(address: str, access: S3Options) -> Iterator[ObjectStore]:
+    """Open the bucket of a store. boto3 searches for what `access` does not name, as for the credentials."""
     settings = Settings(managedLedgerOffloadBucket=f"{address}/segments")
-    with closing(home_bucket(settings)) as bucket:
+    with closing(home_bucket(settings, access)) as bucket:
         yield bucket
 
 

@@ -151,7 +151,10 @@ _TOKEN_CHARACTERS_MIN = 16
 _MAKE = "Create a token: python3 -c 'import secrets; print(secrets.token_hex(32))'"
 _FORMS = "file:/path/of/token or env:NAME"
 _USE_FORMS = f"Use {_FORMS}. The value is not shown because it may be a secret"
-_SET = "Set the variable before you start the process (Spark: before the session), or use file:/path"
+_SET = (
+    "Name a file instead, file:/path (Spark: authParams=file:/path), or set the variable before you start the process "
+    "(Spark: before the session)"
+)
 
 
 def require_reference(text: str, what: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_ledger.connector.data_source import LedgerSource
 from pyspark_ledger.connector.options.bucket import ACCESS, BucketOptions
 from pyspark_ledger.connector.options.option import Option, options_of
 from pyspark_ledger.connector.options.options import read_options
@@ -240,10 +241,15 @@ def test_options_that_contradict_each_other_are_refused() -> None:
 
 def test_options_of_a_bucket_belong_to_one_and_exclude_what_a_broker_does() -> None:
     for option in options_of(BucketOptions)[1:]:
-        off = {"directReads": "off"} if option.key in ACCESS else {}
-        with pytest.raises(Refused, match=f"option '{option.name}' is given without 'offload'"):
-            read_options({**off, option.name: SAMPLES[option.name]})
-        assert not off or read_options({option.name: SAMPLES[option.name]}).direct is not None
+        given = {option.name: SAMPLES[option.name]}
+        if option.key in ACCESS:
+            assert read_options(given).direct is not None
+            assert read_options({"directReads": "off", **given}).direct is None
+            with pytest.raises(Refused, match=f"'{option.name}' has no meaning for 'directReads' = 'off' in the store"):
+                LedgerSource({"store": "/srv/store", "path": "orders", "directReads": "off", **given}, "0").schema()
+        else:
+            with pytest.raises(Refused, match=f"option '{option.name}' is given without 'offload'"):
+                read_options(given)
     for name in ("store", "subscription", "mapping", "waitForLedger", "ledgersPattern", "startingPositions"):
         with pytest.raises(Refused, match=f"option '{name}' has no meaning with 'offload'"):
             read_options({"offload": "s3://bucket", name: SAMPLES[name]})

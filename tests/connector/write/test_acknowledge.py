@@ -54,7 +54,7 @@ def test_what_cannot_be_meant_is_refused(orders: Ledger) -> None:
         LedgerSource({**where(orders), "action": "ack"}, "0").batch_writer(
             spark_schema(PLACES, "orders"), overwrite=False
         )
-    with pytest.raises(Refused, match="'offloadRegion' has no meaning for a write with 'action'"):
+    with pytest.raises(Refused, match="'offloadRegion' has no meaning for a write to the store in"):
         LedgerSource({**where(orders), "subscription": "s", "action": "ack", "offloadRegion": "x"}, "0").batch_writer(
             spark_schema(PLACES, "orders"), overwrite=False
         )

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
+from pyspark_ledger.connector.data_source import LedgerSource
 from pyspark_ledger.connector.options.options import read_options
 from pyspark_ledger.connector.write import commit
 from pyspark_ledger.connector.write.checkpoint import Checkpoint
@@ -70,8 +71,9 @@ def test_rows_are_seen_at_commit_in_the_order_of_tasks_and_once(store: Path) -> 
 
 
 def test_access_to_a_bucket_is_refused_by_a_write_that_uses_none(store: Path) -> None:
+    source = LedgerSource({"store": str(store), "path": "orders", "offloadRegion": "eu-central-1"}, "0")
     with pytest.raises(Refused, match=f"'offloadRegion' has no meaning for a write to the store in {store}"):
-        target(store, offloadRegion="eu-central-1")
+        source.batch_writer(StructType().add("id", LongType()), overwrite=False)
     assert connect(store).names() == []
 
 

@@ -20,6 +20,7 @@ from pyspark_ledger.ledger.client.broker_environment import bounded_allocator
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.client.connect import connect_store, serve_store, stop_broker
 from pyspark_ledger.ledger.errors import NotFound, Refused, Unavailable, Unsupported
+from pyspark_ledger.ledger.objects.s3_options import S3Options
 from pyspark_ledger.ledger.ownership import is_gone, process_identity
 from pyspark_ledger.ledger.protocol.actions import CreateLedger, DescribeLedger, ListLedgers, StopBroker
 from pyspark_ledger.ledger.transport.discovery import BrokerRecord
@@ -167,7 +168,9 @@ def test_a_broker_that_was_too_slow_to_answer_is_still_replaced(rig: Rig, monkey
 def test_a_new_broker_is_returned_with_its_own_record(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     connect_store(rig.store, create=True)
 
-    def begun(store: Path, _log: Path, arguments: Sequence[str], _lock: int) -> subprocess.Popen[bytes]:
+    def begun(
+        store: Path, _log: Path, arguments: Sequence[str], _access: S3Options, _lock: int
+    ) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", SLOW_TO_RECORD, "--store", str(store), *arguments])
 
     monkeypatch.setattr(connect, "_supervisor", begun)

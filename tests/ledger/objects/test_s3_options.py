@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
+import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,10 +101,7 @@ def nonsense(_: str) -> int:
 @pytest.fixture(autouse=True)
 def named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The providers of this file as a module, without the machine's own configuration."""
-    import sys
-    import types
-
-    module = types.ModuleType("providers_of_test")
+    module = ModuleType("providers_of_test")
     for function in (provider, expiring, session, broken, nonsense):
         setattr(module, function.__name__, function)
     monkeypatch.setitem(sys.modules, "providers_of_test", module)
@@ -188,6 +189,58 @@ def test_a_provider_may_answer_a_session(recorder: Recorder) -> None:
     assert "/eu-west-3/s3/" in headers["authorization"]
 
 
+def test_a_file_provides_the_keys_of_a_section_before_variables(
+    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "VARIABLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of-the-environment")
+    sections = ("default", "FIRST"), ("sink", "SECOND")
+    texts = [f"[{name}]\naws_access_key_id = {key}\naws_secret_access_key = very-secret\n" for name, key in sections]
+    (tmp_path / "keys").write_text("".join(texts))
+    given = S3Options(endpoint=recorder.endpoint, credential_provider=f"file:{tmp_path / 'keys'}")
+    assert "Credential=FIRST/" in put(recorder, given)["authorization"]
+    assert "Credential=SECOND/" in put(recorder, replace(given, profile="sink"))["authorization"]
+    (tmp_path / "keys").unlink()
+    with pytest.raises(Refused, match=r"keys' for s3://bucket/prefix: there is no such file.*every executor's"):
+        put(recorder, given)
+
+
+def test_a_service_credential_is_one_of_databricks(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in of Databricks' module, because nothing else has service credentials."""
+    given = S3Options(endpoint=recorder.endpoint, credential_provider="unity-catalog:ledger-bucket")
+    with pytest.raises(Refused, match=r"cannot be imported.*Elsewhere name a file: credentialProvider=file:/path"):
+        put(recorder, given)
+
+    def provider_of(name: str) -> Any:
+        from botocore.session import Session
+
+        asked.append(name)
+        found = Session()
+        found.set_credentials("SERVICE", "very-secret")
+        return found
+
+    workers, notebook = ModuleType("databricks.service_credentials"), ModuleType("databricks.sdk.runtime")
+    workers.getServiceCredentialsProvider = provider_of  # type: ignore[attr-defined]
+    notebook.dbutils = SimpleNamespace(  # type: ignore[attr-defined]
+        credentials=SimpleNamespace(getServiceCredentialsProvider=provider_of)
+    )
+    for module in (workers, notebook):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, module.__name__, module)
+            assert "Credential=SERVICE/" in put(recorder, given)["authorization"]
+    assert set(asked) == {"ledger-bucket"}
+
+
+def test_a_message_names_declared_providers_only() -> None:
+    whole = S3Options("http://x", "eu", False, "p", "r", "x1", "unity-catalog:c", bucket_owner="123456789012")
+    assert S3Options.of_references(whole.references()) == whole
+    assert "credential_provider" not in S3Options(credential_provider="os:system").references()
+    with pytest.raises(Refused, match="names the credential provider 'os:system', which this package does not declare"):
+        S3Options.of_references({"credential_provider": "os:system"})
+    with pytest.raises(TypeError, match="password"):
+        S3Options.of_references({"password": "x"})
+
+
 def test_a_role_is_assumed_with_what_was_found(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", recorder.endpoint)
     headers = put(recorder, options(recorder, role="arn:aws:iam::1:role/reader", role_external_id="outside"))
@@ -222,7 +275,8 @@ def test_a_profile_that_is_not_there_is_named() -> None:
         ({"bucket_owner": "me"}, "twelve digits"),
         ({"endpoint": "localhost:9000"}, "expected http://"),
         ({"endpoint": "http://key:hunter2@host"}, "therefore not shown"),
-        ({"credential_provider": "module"}, "expected module:function"),
+        ({"credential_provider": "module"}, "expected file:/path, unity-catalog:NAME or module:function"),
+        ({"credential_provider": "file:keys"}, "expected an absolute path"),
     ],
 )
 def test_options_that_cannot_be_are_refused(wrong: dict[str, Any], message: str) -> None:
