@@ -133,6 +133,13 @@ test-sparks: setup
 	) || exit 1; done
 	@$(BIN)/python tools/feature_table.py build/features docs/clusters.md
 
+# test-bare: end-to-end tests of Spark, whose processes have no variable LEDGER_* and AWS_*
+.PHONY: test-bare
+test-bare: setup
+	@mkdir -p build
+	JAVA_HOME=$$(tools/bare_java.sh build/bare) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+		-m "(spark or sessions) and not slow and not tables" $(or $(T),tests/stories)
+
 # test-delivery: a packed environment and a zip file as --py-files, on a cluster whose workers have no package
 .PHONY: test-delivery
 test-delivery: setup

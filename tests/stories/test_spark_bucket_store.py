@@ -113,12 +113,13 @@ def test_a_batch_read_without_a_broker_returns_segments_and_tail(
 
 OTHER_HOST = """
 import sys
-from pyspark_ledger import session
+from pyspark_ledger import configure, session
 
-spark = session(store=sys.argv[1])
+bucket, checkpoint, endpoint, provider = sys.argv[1:]
+spark = configure(session(), store=bucket, options={"offloadEndpoint": endpoint, "credentialProvider": provider})
 spark.range(100, 200).selectExpr("id").write.format("ledger").mode("append").save("flights")
 read = spark.readStream.format("ledger").option("subscription", "copy").option("startingPosition", "earliest")
-write = read.load("flights").writeStream.format("ledger").option("checkpointLocation", sys.argv[2])
+write = read.load("flights").writeStream.format("ledger").option("checkpointLocation", checkpoint)
 assert write.trigger(availableNow=True).start("copied").awaitTermination(60)
 rows = spark.read.format("ledger").load("copied")
 assert sorted(row.id for row in rows.collect()) == list(range(200))
@@ -127,13 +128,13 @@ print(rows._jdf.queryExecution().toString())
 
 
 def test_spark_on_another_host_uses_the_broker_that_the_manifest_names(
-    directory: Path, bucket: str, tmp_path: Path
+    directory: Path, bucket: str, s3_server: S3Server, tmp_path: Path
 ) -> None:
     """In a process of its own: Spark's workers have the environment of their JVM's start."""
     flights = connect(bucket).ledger("flights")
     flights.append([{"id": number} for number in range(100)])
     environment = {**os.environ, "LEDGER_CACHE": str(tmp_path / "two")}
-    command = [sys.executable, "-c", OTHER_HOST, bucket, str(tmp_path / "checkpoint")]
+    command = [sys.executable, "-c", OTHER_HOST, bucket, str(tmp_path / "checkpoint"), s3_server.endpoint, PROVIDER]
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     (other,) = (tmp_path / "two").iterdir()
