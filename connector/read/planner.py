@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from pyspark_ledger.connector.pipelines import require_complete_batch
 from pyspark_ledger.connector.read.offsets import StreamOffset
 from pyspark_ledger.connector.task_client import require_release
 from pyspark_ledger.connector.triggers import task_batch
@@ -111,21 +112,24 @@ class TaskPartition(InputPartition):
     release: str = __version__
     batch: str = field(default="", compare=False)
     """Id of the batch of the task, for logs."""
+    limits: str = field(default="", compare=False)
+    """Names of the options that can end the batch, if a pipeline refuses them (`connector.pipelines`)."""
 
 
-def partitions_of(tasks: Sequence[Task], batch: str = "") -> list[InputPartition]:
+def partitions_of(tasks: Sequence[Task], batch: str = "", limits: str = "") -> list[InputPartition]:
     """Return a partition for each task."""
-    return [TaskPartition(task, batch=batch) for task in tasks]
+    return [TaskPartition(task, batch=batch, limits=limits) for task in tasks]
 
 
 def read_partition(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a partition. Raises Unsupported if the driver has another release.
+    """Yield the rows of a partition. Raises Unsupported if the driver has another release, Refused in some pipelines.
 
     Spark passes `InputPartition(None)` for an empty range; Spark 4.0 passes None.
     """
     if not isinstance(partition, TaskPartition):
         return iter(())
     require_release(partition.release)
+    require_complete_batch(partition.limits)
     log_connector_by()
     batch = task_batch(partition.batch)
     with in_batch(batch):

@@ -23,7 +23,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from pyspark_ledger.connector.connection import print_once
 from pyspark_ledger.connector.options.options import LedgerOptions
+from pyspark_ledger.connector.pipelines import REPEATED, is_driver_of_pipeline, require_complete_run
 from pyspark_ledger.connector.read.bounds import IgnoredStart
 from pyspark_ledger.connector.read.offsets import REPORT_KEY, StreamOffset
 from pyspark_ledger.connector.read.planner import StreamPlanner, partitions_of, read_partition
@@ -67,9 +69,23 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
     @property
     def _planner(self) -> StreamPlanner:
         if self._running is None:
+            require_complete_run(self._limits)
             self._warnings.start()
             self._running = self._plan()
         return self._running
+
+    @property
+    def _limits(self) -> str:
+        """Names of the options that can end the first batch, if Spark has no admission control; else empty."""
+        options = self._options
+        if self._features.admission_control or options.first_batch == "everything":
+            return ""
+        limits = {
+            "maxRowsPerTrigger": options.max_rows_per_trigger,
+            "maxBytesPerTrigger": options.max_bytes_per_trigger,
+            "minRowsPerTrigger": options.min_rows_per_trigger,
+        }
+        return " and ".join(name for name, limit in limits.items() if limit)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         initial = self._planner.initial()
@@ -120,8 +136,7 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         is_first, self._first_planned = not self._first_planned, True
         if not is_first or self._options.first_batch == "everything":
             return is_first
-        options = self._options
-        if options.max_rows_per_trigger or options.max_bytes_per_trigger or options.min_rows_per_trigger:
+        if self._limits:
             _log.warning(
                 "this Spark runs Trigger.AvailableNow as one micro-batch: such a run ends at maxRowsPerTrigger or "
                 "maxBytesPerTrigger, and reads nothing below minRowsPerTrigger. Run the query with catch_up, or set "
@@ -152,6 +167,8 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         self._ignored_start.on_start_offset(from_offset)
         if self._last_end is None:
             self._last_end = end
+        if self._is_repeated(start, end) and is_driver_of_pipeline():
+            print_once(REPEATED)
         if end == self._first_end != start and not from_offset.initial:
             raise Unsupported(
                 "this Spark asked for the end of a batch before it stated the newest offset of the checkpoint",
@@ -161,7 +178,11 @@ class LedgerStreamReader(*stream_reader_classes()):  # type: ignore[misc]  # the
         with in_batch(batch), timed_step("split") as figures:
             tasks = self._planner.tasks(from_offset, StreamOffset.from_json(end))
             figures["tasks"] = len(tasks)
-        return partitions_of(tasks, batch.batch)
+        return partitions_of(tasks, batch.batch, self._limits)
+
+    def _is_repeated(self, start: dict[str, Any], end: dict[str, Any]) -> bool:
+        """Return whether Spark without admission control repeats the unfinished batch of an earlier run."""
+        return not self._features.admission_control and not self._first_planned and start != end
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         return read_partition(partition)

@@ -14,6 +14,9 @@ Invariants
 - If an acknowledgement fails, a warning is logged. The next batch, or the next start of the query, also acknowledges
   these rows.
 - A process that ends waits, for a limited time, until the commits of its finished queries are acknowledged.
+- A pipeline (`pyspark.pipelines`) runs its queries in the session of its client. So a listener of the client gets their
+  events too, except the start of a query. The source itself has no proof of the last commit: Spark gives it neither the
+  checkpoint nor a call after the commit. Without a listener, the next run acknowledges.
 - A run that leaves rows unread, because this Spark runs Trigger.AvailableNow as one micro-batch, is warned about at its
   end. A listener sees no trigger. So the sign of such a run is one batch, a limit that ended the batch, and an end
   without an error. `stop()` after the first batch looks the same.
@@ -24,7 +27,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -33,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pyspark_ledger.connector.connection import DriverConnection
+from pyspark_ledger.connector.pipelines import is_definition_file
 from pyspark_ledger.connector.read.offsets import StreamOffset
 from pyspark_ledger.connector.read.progress import (
     BATCH_ID_KEY,
@@ -44,6 +47,7 @@ from pyspark_ledger.connector.read.progress import (
 )
 from pyspark_ledger.connector.session.listeners import add_listener
 from pyspark_ledger.connector.session.rows_left import FixedEnds, ends_after_one_batch, has_batch
+from pyspark_ledger.connector.session.session_id import session_id, set_session_id
 from pyspark_ledger.connector.spark_features import is_connect
 from pyspark_ledger.ledger.clock import monotonic_ms
 from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
@@ -62,8 +66,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 SETTLE_SECONDS = 10.0
-# Spark setting with the id of the session's listener. `is_installed` tests whether this process has the listener with
-# that id.
+# Spark setting with the id of the session's listener (`session_id`). `is_installed` tests whether this process has the
+# listener with that id.
 CONF = "spark.ledger.acknowledgedBy"
 
 
@@ -161,8 +165,15 @@ def _key(origin: SourceIdentity, ledger: str) -> tuple[str, str, str, str]:
 class CommitListener(StreamingQueryListener):
     """Listener that acknowledges the batches that a session's queries commit."""
 
-    def __init__(self, put: Callable[[SourceIdentity, str, Position], None], *, logs_warnings: bool = False) -> None:
+    def __init__(
+        self,
+        put: Callable[[SourceIdentity, str, Position], None],
+        *,
+        of_pipeline: bool = False,
+        logs_warnings: bool = False,
+    ) -> None:
         self._put = put
+        self._next_step = _NEXT_RUN if of_pipeline else _CATCH_UP
         self._logs_warnings = logs_warnings
         self._logged: dict[str, set[str]] = {}  # by run
         self._changed = threading.Condition()
@@ -175,6 +186,8 @@ class CommitListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Acknowledge the end of a committed batch."""
+        with self._changed:
+            self._running.add(str(event.progress.runId))
         progress = json.loads(event.progress.json)
         _put_committed(progress, self._put)
         run = str(event.progress.runId)
@@ -191,7 +204,7 @@ class CommitListener(StreamingQueryListener):
         self._logged.pop(str(event.runId), None)
         only_batch = self._only_batches.pop(str(event.runId), None)
         if only_batch is not None and event.exception is None and str(event.runId) not in _caught_up:
-            _warn_of_rows_left(only_batch)
+            _warn_of_rows_left(only_batch, self._next_step)
         with self._changed:
             self._running.discard(str(event.runId))
             self._changed.notify_all()
@@ -214,7 +227,11 @@ class CommitListener(StreamingQueryListener):
         return True
 
 
-def _warn_of_rows_left(progress: Mapping[str, Any]) -> None:
+_CATCH_UP = "Call catch_up with the query's DataStreamWriter: it starts the query until these rows are read"
+_NEXT_RUN = "Run the pipeline again: a run that finishes the batch of an interrupted run reads no other rows"
+
+
+def _warn_of_rows_left(progress: Mapping[str, Any], next_step: str) -> None:
     """Log the rows that the only batch of a run has left, on a Spark that ends Trigger.AvailableNow after one batch."""
     ends = FixedEnds()
     if not ends_after_one_batch(progress) or ends.are_reached(progress):
@@ -222,8 +239,8 @@ def _warn_of_rows_left(progress: Mapping[str, Any]) -> None:
     left = ", ".join(f"{rows:,} rows of {name}" for name, rows in sorted(ends.left.items())) or "possibly rows"
     _log.warning(
         "query %s ended after one micro-batch and left %s unread. This Spark runs Trigger.AvailableNow as one "
-        "micro-batch. Call catch_up with the query's DataStreamWriter: it starts the query until these rows are read",
-        progress.get("name") or progress.get("id"), left,
+        "micro-batch. %s",
+        progress.get("name") or progress.get("id"), left, next_step,
     )  # fmt: skip
 
 
@@ -274,22 +291,21 @@ def install(spark: SparkSession) -> None:
         return
     log_connector_by()
     # Without Spark Connect, the source's standard error is that of this process.
-    listener, name = CommitListener(_acknowledger.put, logs_warnings=is_connect(spark)), str(uuid.uuid4())
+    listener = CommitListener(_acknowledger.put, of_pipeline=is_definition_file(), logs_warnings=is_connect(spark))
     # At the end of the process, wait until the last acknowledgements are sent.
     add_listener(spark, listener, lambda: _settled(spark, listener, monotonic_ms() + int(SETTLE_SECONDS * 1000)))
-    spark.conf.set(CONF, name)
-    _listeners[name] = listener
+    _listeners[set_session_id(spark, CONF)] = listener
 
 
 def is_installed(spark: SparkSession) -> bool:
     """Return whether a listener of this process acknowledges for the session."""
-    return (spark.conf.get(CONF, "") or "") in _listeners
+    return session_id(spark, CONF) in _listeners
 
 
 def settle(spark: SparkSession, timeout_s: float = SETTLE_SECONDS) -> bool:
     """Wait until the commits of a session's ended queries are acknowledged. Return False after the time-out."""
     until_ms = monotonic_ms() + int(timeout_s * 1000)
-    listener = _listeners.get(spark.conf.get(CONF, "") or "")
+    listener = _listeners.get(session_id(spark, CONF))
     return listener is None or _settled(spark, listener, until_ms)
 
 

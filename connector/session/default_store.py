@@ -3,7 +3,7 @@
 `session`, `configure` and `serve` set it. Every function that has a session and no store asks `session_store`.
 
 Rules
-- A setting of the session has the id of its default store, as Spark's API makes several objects for one session.
+- The default store of a session is found by the session's id (`session_id`).
 - A session of Spark Connect has no `./ledger-store`. Reason: the client's directory is not that of the server.
 - A store in a bucket keeps its address. Reason: each host, and each user, has another directory for its files.
 """
@@ -11,10 +11,10 @@ Rules
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pyspark_ledger.connector.session.session_id import session_id, set_session_id
 from pyspark_ledger.connector.spark_features import is_connect
 from pyspark_ledger.ledger.errors import Refused, Unsupported
 from pyspark_ledger.ledger.location import location_text, store_location
@@ -58,8 +58,7 @@ def set_default_store(spark: SparkSession, default: DefaultStore) -> None:
     from pyspark_ledger.connector.default_source import DefaultSource
     from pyspark_ledger.connector.spark_features import register_source
 
-    name = spark.conf.get(CONF, "") or str(uuid.uuid4())
-    if _defaults.get(name) == default:
+    if _defaults.get(session_id(spark, CONF)) == default:
         return
     source: Any = DefaultSource
     if default.location:
@@ -71,12 +70,11 @@ def set_default_store(spark: SparkSession, default: DefaultStore) -> None:
         if default.location:
             raise
         # Spark keeps the source that it has discovered, which has no default store either.
-    _defaults[name] = default
-    spark.conf.set(CONF, name)
+    _defaults[set_session_id(spark, CONF)] = default
 
 
 def default_store(spark: SparkSession | None) -> DefaultStore:
-    return DefaultStore() if spark is None else _defaults.get(spark.conf.get(CONF, "") or "", DefaultStore())
+    return DefaultStore() if spark is None else _defaults.get(session_id(spark, CONF), DefaultStore())
 
 
 def session_store(spark: SparkSession | None, store: str | os.PathLike[str] | None = None) -> str:

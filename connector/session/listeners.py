@@ -2,6 +2,9 @@
 
 Rule: each listener of this package is removed when the main thread has ended and the listener's work is done. Reason:
 a client of Spark Connect ends only when its event thread ends. This thread waits until the last listener is removed.
+
+Rule: `stop()` of such a client first finishes the work of the session's listeners. Reason: `spark-pipelines` stops its
+session as soon as the last query of the run has ended. The events of this query may still be on their way.
 """
 
 from __future__ import annotations
@@ -40,9 +43,19 @@ def add_listener(
         atexit.register(finish)
         return
 
-    def leave() -> None:
-        threading.main_thread().join()
-        finish()
-        spark.streams.removeListener(listener)
+    stop = spark.stop
 
-    threading.Thread(target=leave, name="ledger-leaving", daemon=True).start()
+    def leave() -> None:
+        finish()
+        spark.streams.removeListener(listener)  # a repeated call changes nothing
+
+    def leave_and_stop() -> None:
+        leave()
+        stop()
+
+    def leave_at_end() -> None:
+        threading.main_thread().join()
+        leave()
+
+    spark.stop = leave_and_stop  # type: ignore[method-assign]
+    threading.Thread(target=leave_at_end, name="ledger-leaving", daemon=True).start()

@@ -176,9 +176,12 @@ def configure_session(spark: SparkSession, *, quiet: bool = False) -> SparkSessi
     No setting here may change an answer of the session's other queries.
     """
     from pyspark_ledger.connector.connection import print_once
+    from pyspark_ledger.connector.pipelines import is_definition_file
     from pyspark_ledger.connector.session.commit_listener import install
 
     install(spark)
+    if is_definition_file():
+        return spark  # its settings stand in the pipeline's file
     stated = spark.conf.getAll  # without Spark's defaults, so a default that the user has set is there
     for setting in SETTINGS:
         if setting.at_run_time and setting.name not in stated:
