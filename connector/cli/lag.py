@@ -6,13 +6,18 @@ Rules
 - One call to the broker measures one subscription of each log. So there are as many calls as the log with the most
   subscriptions has.
 - If a ledger or subscription is damaged, the other subscriptions are still shown.
+- With `--checkpoint`, the rows are shown that Spark has committed, and that no query has acknowledged yet
+  (`connector.read.committed`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
 
 import msgspec
+import typer
 from rich.table import Table
 
 from pyspark_ledger.connector.cli.ledgers import (
@@ -27,6 +32,8 @@ from pyspark_ledger.connector.cli.ledgers import (
     show,
 )
 from pyspark_ledger.connector.cli.wording import age_words
+from pyspark_ledger.connector.read.committed import committed_ends
+from pyspark_ledger.connector.read.offsets import LedgerOffset
 from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.hidden_characters import visible
 from pyspark_ledger.ledger.names import short_name
@@ -35,7 +42,11 @@ from pyspark_ledger.ledger.protocol.reads import AskLogStatuses, ReadProgress
 
 
 class Lag(msgspec.Struct, frozen=True):
-    """Backlog of a subscription. The time and age of the oldest unread row are None without a backlog."""
+    """Backlog of a subscription. The time and age of the oldest unread row are None without a backlog.
+
+    `committed_rows` are the rows of the backlog that Spark has committed, and that are not yet acknowledged. It is None
+    if no checkpoint tells.
+    """
 
     ledger: str
     subscription: str
@@ -44,16 +55,30 @@ class Lag(msgspec.Struct, frozen=True):
     backlog_bytes: int
     oldest_unread_ms: int | None = None
     age_ms: int | None = None
+    committed_rows: int | None = None
+
+
+CheckpointOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Directory with checkpoints of Spark, such as the storage of a pipeline. Shows the rows that are "
+        "committed, and not yet acknowledged.",
+        exists=True,
+        file_okay=False,
+    ),
+]
+_Ends = Mapping[tuple[str, str], LedgerOffset]
 
 
 @reporting
-def lag(store: StoreOption = None, output: OutputOption = Output.text) -> None:
+def lag(store: StoreOption = None, checkpoint: CheckpointOption = None, output: OutputOption = Output.text) -> None:
     """Show the backlog of every subscription of every ledger, and the age of its oldest unread row."""
     found = opened(store)
+    ends = {} if checkpoint is None else committed_ends(checkpoint, found.client.store_id)
     described, damage = ledgers_described(found.client, found.names())
     lags = list[Lag]()
     for cursors in _rounds(described):
-        measured, damaged = _measured(found.client, cursors)
+        measured, damaged = _measured(found.client, cursors, ends)
         lags += measured
         damage += damaged
     lags.sort(key=lambda lag: (-lag.backlog_rows, lag.ledger, lag.subscription))
@@ -68,21 +93,27 @@ def _rounds(described: Iterable[LedgerDescription]) -> Iterator[dict[str, str]]:
         yield {log.name: log.cursors[number] for log in logs if number < len(log.cursors)}
 
 
-def _measured(client: Client, cursors: dict[str, str]) -> tuple[list[Lag], list[str]]:
+def _measured(client: Client, cursors: dict[str, str], ends: _Ends) -> tuple[list[Lag], list[str]]:
     """Return the lags of subscriptions by log, and a line for each damaged subscription."""
     try:
-        return _asked(client, cursors), []
+        return _asked(client, cursors, ends), []
     except DAMAGE as error:
         if len(cursors) == 1:
             (log, cursor), *_ = cursors.items()
             return [], [f"{visible(cursor)} of {short_name(log)}: {error}"]
-    each = [_measured(client, {log: cursor}) for log, cursor in cursors.items()]
+    each = [_measured(client, {log: cursor}, ends) for log, cursor in cursors.items()]
     return [lag for lags, _ in each for lag in lags], [line for _, lines in each for line in lines]
 
 
-def _asked(client: Client, cursors: dict[str, str]) -> list[Lag]:
+def _asked(client: Client, cursors: dict[str, str], ends: _Ends) -> list[Lag]:
     readings = {log: ReadProgress(cursor=cursor) for log, cursor in cursors.items()}
     found = client.ask(AskLogStatuses(list(cursors), readings))
+    later = {
+        log: ReadProgress(end.position, end.incarnation, cursor=cursor)
+        for log, cursor in cursors.items()
+        if (end := ends.get((log, cursor)))
+    }
+    left = {log.name: log.rows for log in client.ask(AskLogStatuses(list(later), later)).logs} if later else {}
     return [
         Lag(
             log.name,
@@ -90,16 +121,21 @@ def _asked(client: Client, cursors: dict[str, str]) -> list[Lag]:
             log.rows,
             log.entries,
             log.size_bytes,
-            *((log.head_ms, max(found.now_ms - log.head_ms, 0)) if log.rows else ()),
+            log.head_ms if log.rows else None,
+            max(found.now_ms - log.head_ms, 0) if log.rows else None,
+            committed_rows=log.rows - min(left[log.name], log.rows) if log.name in left else None,
         )
         for log in found.logs
     ]
 
 
-def _table(lags: Iterable[Lag]) -> Table:
+def _table(lags: Sequence[Lag]) -> Table:
     table = Table("ledger", "subscription", "rows", "entries", "bytes", "oldest unread")
+    if any(lag.committed_rows is not None for lag in lags):
+        table.add_column("committed, not yet acknowledged", justify="right")
     for lag in lags:
         numbers = (f"{number:,}" for number in (lag.backlog_rows, lag.backlog_entries, lag.backlog_bytes))
         age = "none" if lag.age_ms is None else f"{age_words(lag.age_ms)} ago"
-        table.add_row(visible(short_name(lag.ledger)), visible(lag.subscription), *numbers, age)
+        committed = [] if lag.committed_rows is None else [f"{lag.committed_rows:,} rows"]
+        table.add_row(visible(short_name(lag.ledger)), visible(lag.subscription), *numbers, age, *committed)
     return table

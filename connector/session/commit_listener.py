@@ -36,13 +36,11 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pyspark_ledger.connector.connection import DriverConnection
 from pyspark_ledger.connector.pipelines import is_definition_file
-from pyspark_ledger.connector.read.offsets import StreamOffset
+from pyspark_ledger.connector.read.committed import committed
 from pyspark_ledger.connector.read.progress import (
     BATCH_ID_KEY,
     WARNINGS_KEY,
     SourceIdentity,
-    parse_report,
-    parse_source_identity,
     source_report,
 )
 from pyspark_ledger.connector.session.listeners import add_listener
@@ -50,7 +48,7 @@ from pyspark_ledger.connector.session.rows_left import FixedEnds, ends_after_one
 from pyspark_ledger.connector.session.session_id import session_id, set_session_id
 from pyspark_ledger.connector.spark_features import is_connect
 from pyspark_ledger.ledger.clock import monotonic_ms
-from pyspark_ledger.ledger.errors import LedgerError, NotFound, Refused
+from pyspark_ledger.ledger.errors import NotFound, Refused
 from pyspark_ledger.ledger.logs.batch import BatchId, current_batch, in_batch
 from pyspark_ledger.ledger.logs.json_lines import log_connector_by
 from pyspark_ledger.ledger.logs.steps import timed_step
@@ -263,20 +261,6 @@ def _batch_of(source: Mapping[str, Any], trigger: str) -> BatchId:
     batch = report.get("batch") if isinstance(report, Mapping) else None
     known = batch.get(BATCH_ID_KEY) if isinstance(batch, Mapping) else None
     return BatchId(str(known or trigger), trigger)
-
-
-def committed(source: Mapping[str, Any]) -> list[tuple[SourceIdentity, str, Position]]:
-    """Return the end of the committed batch for each cursor, from one source of a progress event."""
-    origin = parse_source_identity(source_report(source))
-    if origin is None or not origin.subscription:
-        return []
-    try:
-        end = StreamOffset.from_json(parse_report(source.get("endOffset")) or {})
-    except LedgerError as unknown:
-        _log.warning("a batch of subscription %s is not acknowledged: %s", origin.subscription, unknown)
-        return []
-    # An initial offset is the start of the first batch, and no batch is committed yet.
-    return [] if end.initial else [(origin, name, offset.position) for name, offset in end.ledgers.items()]
 
 
 _acknowledger = CursorMover()

@@ -15,6 +15,8 @@ from pyspark_ledger.ledger.client.client import Client
 from pyspark_ledger.ledger.protocol.request import Request
 from tests.rigs.broker_process import kill_broker
 from tests.rigs.command import run, run_json
+from tests.rigs.older_spark import OlderSpark
+from tests.rigs.stream import reader
 
 
 @pytest.fixture
@@ -100,3 +102,32 @@ def test_a_store_without_subscriptions_has_no_lag(store: Path) -> None:
 )
 def test_an_age_is_said_by_its_two_largest_units(milliseconds: int, words: str) -> None:
     assert age_words(milliseconds) == words
+
+
+def test_committed_rows_that_wait_for_acknowledgement_are_shown(store: Path, tmp_path: Path) -> None:
+    orders = connect(store).ledger("orders")
+    for number in range(10):
+        orders.append([{"n": number}])
+    spark = OlderSpark(
+        lambda: reader(store, subscription="billing", startingPosition="earliest", maxRowsPerTrigger="4")
+    )
+    spark.run(1)  # such a Spark tells nobody that it has committed its last batch
+    flow = tmp_path / "_checkpoints" / "payments" / "paid"
+    for refresh in range(2):
+        for log in ("offsets", "commits"):
+            (flow / str(refresh) / log).mkdir(parents=True)
+    newest = flow / "1"
+    (newest / "offsets" / "0").write_text(f"v1\n{{}}\n{spark.offset_log[-1]}", encoding="utf-8")
+    waiting = "lag", "--checkpoint", str(tmp_path)
+    assert [lag["committed_rows"] for lag in run_json(*waiting)] == [None], "planned, and not committed"
+    (newest / "commits" / "0").write_text("v1\n{}", encoding="utf-8")
+    assert [(lag["backlog_rows"], lag["committed_rows"]) for lag in run_json(*waiting)] == [(10, 4)]
+    assert "committed, not yet acknowledged" in run(*waiting)
+    assert "4 rows" in run(*waiting)
+    assert "acknowledged" not in run("lag")
+    newest.rename(flow / "9")
+    (flow / "0").rename(flow / "10")
+    assert [lag["committed_rows"] for lag in run_json(*waiting)] == [None], "of an earlier refresh"
+    (flow / "10").rename(flow / "0")
+    spark.run(1)  # the next run acknowledges
+    assert [(lag["backlog_rows"], lag["committed_rows"]) for lag in run_json(*waiting)] == [(6, 0)]
