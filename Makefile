@@ -140,6 +140,13 @@ test-bare: setup
 	JAVA_HOME=$$(tools/bare_java.sh build/bare) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 		-m "(spark or sessions) and not slow and not tables" $(or $(T),tests/stories)
 
+# test-pipelines: kills a declarative pipeline of Spark 4.1 at random moments, LEDGER_FAULT_ROUNDS times (20)
+.PHONY: test-pipelines
+test-pipelines: setup
+	@LOCK=requirements/spark411.lock tools/setup.sh .venv-spark411
+	.venv-spark411/bin/python -m pytest -rP --log-level=INFO -o faulthandler_timeout=0 -m slow \
+		tests/stories/test_spark_pipeline_killed.py $(T)
+
 # test-delivery: a packed environment and a zip file as --py-files, on a cluster whose workers have no package
 .PHONY: test-delivery
 test-delivery: setup

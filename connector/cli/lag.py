@@ -13,7 +13,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -59,12 +58,10 @@ class Lag(msgspec.Struct, frozen=True):
 
 
 CheckpointOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         help="Directory with checkpoints of Spark, such as the storage of a pipeline. Shows the rows that are "
         "committed, and not yet acknowledged.",
-        exists=True,
-        file_okay=False,
     ),
 ]
 _Ends = Mapping[tuple[str, str], LedgerOffset]
@@ -123,7 +120,7 @@ def _asked(client: Client, cursors: dict[str, str], ends: _Ends) -> list[Lag]:
             log.size_bytes,
             log.head_ms if log.rows else None,
             max(found.now_ms - log.head_ms, 0) if log.rows else None,
-            committed_rows=log.rows - min(left[log.name], log.rows) if log.name in left else None,
+            log.rows - min(left[log.name], log.rows) if log.name in left else None,
         )
         for log in found.logs
     ]

@@ -22,7 +22,7 @@ from typing import Any
 
 from pyspark_ledger.connector.read.offsets import LedgerOffset, StreamOffset
 from pyspark_ledger.connector.read.progress import SourceIdentity, parse_report, parse_source_identity, source_report
-from pyspark_ledger.ledger.errors import LedgerError
+from pyspark_ledger.ledger.errors import LedgerError, Refused
 from pyspark_ledger.ledger.position import Position
 
 _log = logging.getLogger(__name__)
@@ -42,8 +42,17 @@ def committed(source: Mapping[str, Any]) -> list[tuple[SourceIdentity, str, Posi
     return [] if end.initial else [(origin, name, offset.position) for name, offset in end.ledgers.items()]
 
 
-def committed_ends(directory: Path, store_id: str) -> dict[tuple[str, str], LedgerOffset]:
-    """Return the newest committed end by ledger and subscription, from all checkpoints below a directory."""
+def committed_ends(location: str, store_id: str) -> dict[tuple[str, str], LedgerOffset]:
+    """Return the newest committed end by ledger and subscription, from all checkpoints below a directory.
+
+    `location` is a path or an URI `file:…`. Raises Refused if this host has no such directory.
+    """
+    directory = Path(location.removeprefix("file://").removeprefix("file:"))
+    if not directory.is_dir():
+        raise Refused(
+            f"checkpoint {location!r} is not a directory of this host",
+            hint="Checkpoints in a bucket cannot be read here. The next run of the query acknowledges its last batch",
+        )
     ends: dict[tuple[str, str], LedgerOffset] = {}
     for checkpoint in _checkpoints(directory):
         for line in _last_committed(checkpoint):

@@ -82,5 +82,7 @@ def test_every_other_spark_has_its_turn() -> None:
     assert sorted(turns.split()) == sorted(path.stem for path in (ROOT / "requirements").glob("spark*.in"))
 
 
-def test_pandas_is_in_no_lock_but_that_of_connects_own_client() -> None:
-    assert [lock.name for lock in LOCKS if "pandas" in locked(lock.name)] == ["connect.lock"]
+def test_pandas_is_only_in_locks_with_spark_connects_client() -> None:
+    with_client = [lock.name for lock in LOCKS if "grpcio" in locked(lock.name)]
+    assert [lock.name for lock in LOCKS if "pandas" in locked(lock.name)] == with_client
+    assert not {"dev.lock", "wheel.lock", "lowest.lock"} & set(with_client)

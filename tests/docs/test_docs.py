@@ -160,4 +160,6 @@ def test_the_table_of_features_has_the_stories_of_every_release() -> None:
     assert cells.keys() == features_of_short_stories()
     tables = cells.pop("tables of Delta: publish and history")
     assert tables == ["not run" if tested_versions.PAIRS[version] is None else "yes" for version in versions]
+    pipelines = cells.pop("declarative pipelines")
+    assert pipelines == ["not run" if version.startswith("4.0.") else "yes" for version in versions], "since Spark 4.1"
     assert all(results == ["yes"] * len(versions) for results in cells.values())

@@ -118,7 +118,7 @@ def test_committed_rows_that_wait_for_acknowledgement_are_shown(store: Path, tmp
             (flow / str(refresh) / log).mkdir(parents=True)
     newest = flow / "1"
     (newest / "offsets" / "0").write_text(f"v1\n{{}}\n{spark.offset_log[-1]}", encoding="utf-8")
-    waiting = "lag", "--checkpoint", str(tmp_path)
+    waiting = "lag", "--checkpoint", tmp_path.as_uri()
     assert [lag["committed_rows"] for lag in run_json(*waiting)] == [None], "planned, and not committed"
     (newest / "commits" / "0").write_text("v1\n{}", encoding="utf-8")
     assert [(lag["backlog_rows"], lag["committed_rows"]) for lag in run_json(*waiting)] == [(10, 4)]
@@ -131,3 +131,6 @@ def test_committed_rows_that_wait_for_acknowledgement_are_shown(store: Path, tmp
     (flow / "10").rename(flow / "0")
     spark.run(1)  # the next run acknowledges
     assert [(lag["backlog_rows"], lag["committed_rows"]) for lag in run_json(*waiting)] == [(6, 0)]
+    missing = CliRunner().invoke(app, ["lag", "--checkpoint", "s3://lake/checkpoints"])
+    assert missing.exit_code != 0
+    assert "checkpoint 's3://lake/checkpoints' is not a directory of this host" in missing.stderr
