@@ -63,7 +63,7 @@ class Pipeline:
                 cwd=cwd or self.project, env=environ, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 
-    def run(self, *arguments: str, cwd: Path | None = None, seconds: float = 540) -> tuple[int, str]:
+    def run(self, *arguments: str, cwd: Path | None = None, seconds: float = 850) -> tuple[int, str]:
         """Run the pipeline to its end. Return its exit code and its console."""
         process = self.start(*arguments, cwd=cwd)
         try:

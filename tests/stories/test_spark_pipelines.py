@@ -17,7 +17,12 @@ from tests.rigs.pipeline import Pipeline, append_ids, missing_and_repeated
 pytest.importorskip("pyspark.pipelines", reason="this Spark has no pipelines")
 pytest.importorskip("grpc", reason="pipelines need the packages of Spark Connect: make test-sparks")
 
-pytestmark = [pytest.mark.spark, pytest.mark.sessions, pytest.mark.feature("declarative pipelines")]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.sessions,
+    pytest.mark.timeout(1800),  # a run takes half a minute, and minutes on a busy machine
+    pytest.mark.feature("declarative pipelines"),
+]
 
 
 def test_two_runs_of_a_pipeline_read_each_row_once(tmp_path: Path) -> None:
