@@ -23,9 +23,18 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 from pyspark_ledger.ledger.errors import Refused
 
 THREADS = 8
+STEP_THREADS = (
+    3  # of loops. More threads cost a third more CPU: Python runs one at a time, and they wait for each other
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Waiting(Protocol):
+    """Loop whose step can end with an error."""
+
+    def settle(self, filled: bool, error: BaseException | None = None) -> None: ...
 
 
 class Calls:
@@ -35,9 +44,12 @@ class Calls:
         self.loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._pool = ThreadPoolExecutor(THREADS, "ledger-aio")
+        self._steps = ThreadPoolExecutor(STEP_THREADS, "ledger-aio-loop")
         self._posted: deque[Callable[[], object]] = deque()
         self._scheduled = False
         self.ended = False
+        self.waiting: set[Waiting] = set()
+        """Loops with a task that waits for a batch."""
 
     def require_own_loop(self) -> None:
         """Raise Refused in another process or event loop than the store's."""
@@ -47,11 +59,15 @@ class Calls:
         if (running := asyncio.get_running_loop()) is not self.loop:
             raise Refused(f"the store was opened in the event loop {self.loop}, {running} uses it", hint=hint)
 
+    def require_open(self) -> None:
+        """Raise Refused after the end of the store."""
+        if self.ended:
+            raise _closed()
+
     def start(self, call: Callable[[], R]) -> asyncio.Future[R]:
         """Begin a call in a thread. The future has its result. Raises Refused after the end of the store."""
         self.require_own_loop()
-        if self.ended:
-            raise Refused("the store is closed", hint="Open it again: `async with connect() as store`")
+        self.require_open()
         future: asyncio.Future[R] = self.loop.create_future()
         self._pool.submit(self._make, call, future)
         return future
@@ -64,18 +80,22 @@ class Calls:
             with suppress(RuntimeError):  # the event loop has ended, and nobody waits any more
                 self.loop.call_soon_threadsafe(self._run_posted)
 
-    def drop(self, call: Callable[[], object]) -> None:
-        """Make a call soon, for whose end nobody waits. The garbage collector may call this method at any time."""
-        self.post(partial(self._submit, call))
+    def submit(self, step: Callable[[], object]) -> None:
+        """Make a step of a loop in a thread. Any thread may call this method."""
+        with suppress(RuntimeError):  # the store has been closed
+            self._steps.submit(step)
 
-    def _submit(self, call: Callable[[], object]) -> None:
-        if not self.ended:
-            self._pool.submit(call)
+    def drop(self, call: Callable[[], object]) -> None:
+        """Make a call soon. The garbage collector may call this method at any time, because it takes no lock."""
+        self.post(partial(self.submit, call))
 
     def end(self) -> None:
-        """Accept no more calls. The threads end after the calls that run."""
+        """Accept no more calls, and end the loops that wait. The threads end after the calls that run."""
         self.ended = True
+        for loop in list(self.waiting):
+            loop.settle(False, _closed())
         self._pool.shutdown(wait=False)
+        self._steps.shutdown(wait=False)
 
     def _run_posted(self) -> None:
         self._scheduled = False  # before the callbacks: what is posted from now on schedules again
@@ -89,6 +109,10 @@ class Calls:
             self.post(partial(_settle, future, None, error))
         else:
             self.post(partial(_settle, future, result))
+
+
+def _closed() -> Refused:
+    return Refused("the store is closed", hint="Open it again: `async with connect() as store`")
 
 
 def _settle(future: asyncio.Future[Any], result: object, error: BaseException | None = None) -> None:

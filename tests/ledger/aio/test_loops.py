@@ -19,6 +19,7 @@ import uvloop
 from pyspark_ledger import aio
 from pyspark_ledger.ledger.api.store import LedgerStore
 from pyspark_ledger.ledger.errors import Refused
+from pyspark_ledger.ledger.position import LATEST
 
 SECONDS = 60
 
@@ -134,6 +135,27 @@ def test_nacked_batch_returns_after_its_delay(run: Run) -> None:
     run(work)
 
 
+def test_cancelled_anext_leaves_the_times_of_its_loop(run: Run) -> None:
+    async def work(opened: aio.LedgerStore) -> None:
+        orders = await opened.ledger("orders")
+        await orders.append([{"n": 7}])
+
+        async def cancelled(batches: aio.Batches[aio.Batch] | aio.Batches[aio.DeliveredBatch]) -> None:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(batches), 0.05)
+
+        async with orders.follow(wait=0.4) as batches:
+            assert numbers(await anext(batches)) == [7]
+            await cancelled(batches)
+            assert [numbers(batch) async for batch in batches] == []
+        async with (await orders.cursor("billing")).batches() as delivered:
+            await (await anext(delivered)).nack(delay=0.4)
+            await cancelled(delivered)
+            assert numbers(await anext(delivered)) == [7]
+
+    run(work)
+
+
 def test_batch_is_acknowledged_when_the_next_is_asked_for(run: Run) -> None:
     async def work(opened: aio.LedgerStore) -> None:
         orders = await opened.ledger("orders")
@@ -156,11 +178,16 @@ def test_waiting_loops_share_the_threads_of_the_store(run: Run) -> None:
         before = threading.active_count()
         loops = [orders.follow() for _ in range(200)]
 
+        begun = asyncio.Barrier(len(loops) + 1)
+
         async def two(batches: aio.Batches[aio.Batch]) -> list[int]:
-            return numbers(await anext(batches)) + numbers(await anext(batches))
+            found = numbers(await anext(batches))
+            await begun.wait()
+            return found + numbers(await anext(batches))
 
         first = [asyncio.ensure_future(two(batches)) for batches in loops]
-        await asyncio.sleep(1)
+        await begun.wait()
+        await asyncio.sleep(0.2)  # in which most begin to wait
         assert threading.active_count() - before <= 16
         await orders.append([{"n": 1}])
         assert await asyncio.gather(*first) == [[0, 1]] * 200
@@ -278,7 +305,12 @@ def test_closed_store_is_refused_and_closes_again(run: Run) -> None:
         await orders.append([{"n": 0}])
         batches = orders.follow()
         assert numbers(await anext(batches)) == [0]
+        waiting = asyncio.ensure_future(anext(orders.follow(LATEST)))
+        while not opened.calls.waiting:  # noqa: ASYNC110 — the loop has no event
+            await asyncio.sleep(0.01)
         await opened.close()
+        with pytest.raises(Refused, match="closed"):
+            await waiting
         with pytest.raises(Refused, match="the store is closed"):
             await orders.append([{"n": 1}])
         with pytest.raises(Refused, match="the store is closed"):
