@@ -4,8 +4,6 @@ Both sides send `MESSAGES` messages of 120 bytes from 1,000 tasks, each of which
 next. A message of the ledger is durable when it is awaited. Kafka's topic has `flush.messages=1`, so that its broker
 syncs each batch, too, and aiokafka waits for `acks=all`. Both run in this process, in asyncio's event loop. The result
 is the ratio of messages per second.
-
-Needs aiokafka: `pip install aiokafka`.
 """
 
 from __future__ import annotations
