@@ -27,8 +27,10 @@ from tests.ledger.message.test_fixtures_pulsar import ROOT as TOPICS
 from tests.rigs.bare_app import ROWS
 from tests.rigs.bucket_clients import be_client, create_store
 from tests.rigs.leaks import found_in
+from tests.stories.conftest import SPARKS_LIMIT
 
-pytestmark = [pytest.mark.sessions, pytest.mark.spark]
+# The program may run twice, on a machine that does much else.
+pytestmark = [pytest.mark.sessions, pytest.mark.spark, pytest.mark.timeout(1200)]
 MARK = "decoyledger"
 """Part of the names of ledgers. It is no secret, and each place that is searched for secrets must show it."""
 PLACES = ("plans.txt", "events", "checkpoints", "progress.json", "errors.txt", "doctor.txt")
@@ -52,7 +54,14 @@ def ran(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         directory = bucket_directory(bucket)
         serve_store(directory, ["--config", str(config), "--address", "grpc+tls://localhost:0"])
         try:
-            yield run_program(folder, bucket, directory, s3_server)
+            # Spark waits ten seconds for a Python process, and no setting changes this: see the conftest.
+            for mark in (MARK, f"{MARK}again"):
+                place = tmp_path_factory.mktemp("program")
+                found = run_program(place, bucket, directory, s3_server, mark)
+                if found is not None:
+                    break
+            assert found is not None, (place / "console.txt").read_text(encoding="utf-8")[-4000:]
+            yield found
         finally:
             stop_broker(directory)
 
@@ -81,7 +90,6 @@ def given_to(secret: Path, bucket: str, address: str, server: S3Server) -> dict[
     keys = {name: f"file:{secret / name}.pem" for name in ("fxkey", "eckey")}
     other_keys = {**access, "credentialProvider": f"file:{secret / 'wrong-aws'}"}
     return {
-        "mark": MARK,
         "stores": {"bucket": {"store": bucket, **access}, "address": {"store": address, **tls, **access}},
         "encrypted": {**topic, "cryptoKeys": json.dumps(keys)},
         "wrong": {
@@ -109,12 +117,14 @@ def environment_of(folder: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-def run_program(folder: Path, bucket: str, directory: Path, server: S3Server) -> Ran:
+def run_program(folder: Path, bucket: str, directory: Path, server: S3Server, mark: str) -> Ran | None:
+    """Run the program, and `ledger doctor`. Return None if a Python process of Spark started too late."""
     record = BrokerRecord.read(directory)
     assert record is not None
     secret = folder / "secret"
     secrets = make_secrets(secret, directory)
-    (folder / "given.json").write_text(json.dumps(given_to(secret, bucket, record.remote, server)), encoding="utf-8")
+    given = {"mark": mark, **given_to(secret, bucket, record.remote, server)}
+    (folder / "given.json").write_text(json.dumps(given), encoding="utf-8")
     environment = environment_of(folder)
 
     def run(output: str, command: list[str], **more: str) -> int:
@@ -126,7 +136,10 @@ def run_program(folder: Path, bucket: str, directory: Path, server: S3Server) ->
         return done.returncode
 
     status = run("console.txt", [sys.executable, "-m", "tests.rigs.bare_app", str(folder)])
-    assert status == 0, (folder / "console.txt").read_text(encoding="utf-8")[-4000:]
+    console = (folder / "console.txt").read_text(encoding="utf-8")
+    if status != 0 and SPARKS_LIMIT in console:
+        return None
+    assert status == 0, console[-4000:]
     run(
         "doctor.txt",
         [str(Path(sys.executable).parent / "ledger"), "doctor", "--store", record.remote],
