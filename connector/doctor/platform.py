@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark_ledger.connector.doctor.diagnosis import Diagnosis
-from pyspark_ledger.connector.spark_features import is_connect
 from pyspark_ledger.ledger.clock import new_id
 from pyspark_ledger.ledger.version import __version__
 
@@ -54,6 +53,8 @@ def probe_platform(
     Without `spark` the report uses the active session, else a new session with `conf`, which it stops at the end.
     """
     try:
+        from pyspark_ledger.connector.spark_features import is_connect  # here, as Spark may be missing
+
         with _probed_session(spark, conf or {}) as session:
             there = [*_check_session(session)]
             kind = "Spark Connect" if is_connect(session) else "a session of the driver"

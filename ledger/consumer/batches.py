@@ -57,9 +57,17 @@ class BatchSteps(Generic[B]):
     """Steps of an iterator over batches: `fill` reads a batch, `hand_out` returns it. asyncio's loops call them."""
 
     def __init__(
-        self, source: BatchSource[B], name: str, wait_ms: int | None, after: Callable[[B], None] | None = None
+        self,
+        source: BatchSource[B],
+        name: str,
+        wait_ms: int | None,
+        after: Callable[[B], None] | None = None,
+        leave: Callable[[], None] | None = None,
     ) -> None:
-        """`after` receives each batch when the thread that got it asks for the next one, or at the end of the loop."""
+        """`after` receives each batch when the thread that got it asks for the next one, or at the end of the loop.
+
+        With `leave`, an iterator that is freed before its end, and was not closed, calls it and gives a ResourceWarning.
+        """
         self._source = source
         self._name = name
         self._wait_ms = wait_ms
@@ -71,11 +79,9 @@ class BatchSteps(Generic[B]):
         self._newest: B | None = None  # the batch that the source has to pass before it takes the next one
         self._given: dict[int, B] = {}  # the batch that each thread got last, if `after` has to receive it
         self._unclosed: weakref.finalize[Any, Any] | None = None
-
-    def require_close(self, leave: Callable[[], None]) -> None:
-        """Call `leave`, and give a ResourceWarning, if the iterator is freed and neither closed nor at its end."""
-        weakref.finalize(self, leave)
-        self._unclosed = warn_unclosed(self, f"batches of {self._name}")
+        if leave is not None:
+            weakref.finalize(self, leave)
+            self._unclosed = warn_unclosed(self, f"batches of {name}")
 
     def until(self) -> int | None:
         """Return the monotonic time in milliseconds at which a wait that begins now ends the loop; None: never."""

@@ -438,9 +438,8 @@ def cursor_batches(
     deliveries = CursorDeliveries(client, ledger, cursor, limits, ack_timeout, max_redeliveries, row_type)
     begin_all(client, [deliveries])
     after = deliveries.acknowledge_after if ack == "after" else None
-    batches = Batches(deliveries, f"cursor {cursor!r} of {short_name(ledger)}", limits.wait_ms, after)
-    batches.require_close(deliveries.leave)  # a loop that is not closed must not keep its lease
-    return batches
+    name = f"cursor {cursor!r} of {short_name(ledger)}"
+    return Batches(deliveries, name, limits.wait_ms, after, deliveries.leave)
 
 
 def require_ack(ack: str) -> None:

@@ -272,6 +272,5 @@ def joined_batches(
     require_ack(ack)
     deliveries = JoinedDeliveries(client, selection, cursor, limits, ack_timeout, max_redeliveries, row_type)
     after = deliveries.acknowledge_after if ack == "after" else None
-    batches = Batches(deliveries, f"cursor {cursor!r} of {selection_words(selection)}", limits.wait_ms, after)
-    batches.require_close(deliveries.leave)  # a loop that is not closed must not keep its leases
-    return batches
+    name = f"cursor {cursor!r} of {selection_words(selection)}"
+    return Batches(deliveries, name, limits.wait_ms, after, deliveries.leave)

@@ -12,3 +12,4 @@ class BareSession:
 
     def __init__(self) -> None:
         self.conf = _Settings()
+        self.session_id = "bare"  # of a session of Spark Connect

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pyspark_ledger
 from pyspark_ledger import aio
+from pyspark_ledger.connector.display.catch_up import CatchUp
 from pyspark_ledger.connector.display.query_watch import QueryWatch
 from pyspark_ledger.connector.display.read_plan import PlannedPart, ReadPlan
 from pyspark_ledger.connector.publish.publisher import PublishedSegment
@@ -84,6 +85,7 @@ RESULTS: tuple[type, ...] = (
     TrimReply,
     OffloadStatus,
     LedgerProgress,
+    CatchUp,
     Publishing,
     PublishedSegment,
     ReadPlan,

@@ -109,7 +109,7 @@ def test_a_pickle_holds_the_address_and_the_store_and_no_connection(rig: Rig) ->
     token = Path(client.hello().token_path).read_bytes()
     pickled = pickle.dumps(client)
     assert token not in pickled
-    assert len(pickled) < 400
+    assert len(pickled) < 500
     copy = pickle.loads(pickled)  # noqa: S301 — our own, made above
     assert (copy.address, copy.store_id, copy.ask(ListLedgers()).names) == (client.address, client.store_id, [])
 
