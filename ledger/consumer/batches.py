@@ -66,7 +66,7 @@ class BatchSteps(Generic[B]):
     ) -> None:
         """`after` receives each batch when the thread that got it asks for the next one, or at the end of the loop.
 
-        With `leave`, an iterator that is freed before its end, and was not closed, calls it and gives a ResourceWarning.
+        With `leave`, an iterator that is freed before its end and not closed calls it, and gives a ResourceWarning.
         """
         self._source = source
         self._name = name
