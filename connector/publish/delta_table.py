@@ -198,12 +198,9 @@ class DeltaTable:
         found = own.agg(f.max("__position.ledgerId")).collect()[0][0]
         return NO_SEGMENT if found is None else int(found)
 
-    def change(self, statement: str, **parameters: object) -> None:
-        """Run a SQL statement that changes the table, under the table lock. Raises LostRace.
-
-        `parameters` are the values of its markers, such as `:topic`.
-        """
-        self._commit(lambda: self.spark.sql(statement, parameters).collect())
+    def change(self, statement: str) -> None:
+        """Run a SQL statement that changes the table, under the table lock. Raises LostRace."""
+        self._commit(lambda: self.spark.sql(statement).collect())
 
     def optimize(self) -> None:
         """Join small files. Raises LostRace."""

@@ -62,7 +62,7 @@ def _start(server: ConnectServer, script: str, store: Path, place: Path, **varia
 def _found(client: subprocess.Popen[str]) -> dict[str, object]:
     """Wait for the end of a client, and return its findings, with its standard error as `stderr`."""
     out, err = client.communicate(timeout=540)
-    assert client.returncode == 0, err[-6000:]
+    assert client.returncode == 0, err[:6000]
     found: dict[str, object] = json.loads(out.partition("RESULT")[2])
     return found | {"stderr": err}
 
@@ -174,15 +174,6 @@ found["watched"] = [chart.wait(60), chart.state]
 from pyspark_ledger.connector.read.progress import source_report
 last = json.loads(query.lastProgress.json)["sources"][0]
 found["warnings"] = source_report(last)["warnings"]
-# Those of batches are in Spark's own table of logs.
-spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
-planned = spark.read.format("ledger").option("failOnDataLoss", "false").load("orders")
-planned.count()
-orders.seal()
-orders.set_policy(retentionTimeInMinutes=0, retentionSizeInMB=0)
-orders.trim()
-planned.count()
-found["logged"] = [row.msg for row in spark.tvf.python_worker_logs().where("level = 'WARNING'").collect()]
 """
 
 
@@ -206,7 +197,6 @@ def test_stores_and_warnings_are_as_clear_as_in_a_session_of_the_driver(
     warning = "the query continues from its checkpoint: option startingPosition is ignored"
     assert found["warnings"] == [warning]
     assert f"on the server: {warning}" in str(found["stderr"])
-    assert "entries" in str(found["logged"])
 
 
 PUBLISHER = """
@@ -214,7 +204,7 @@ configure(spark, store=store)
 orders = connect(store).ledger("orders")
 table, view = place + "/../table", place + "/../view"
 def state(path):
-    return sorted((row.k, row.v) for row in spark.read.format("delta").load(path).collect())
+    return [(row.k, row.v) for row in spark.read.format("delta").load(path).orderBy("k", "v").collect()]
 """
 LATEST = (
     PUBLISHER
@@ -258,9 +248,9 @@ def test_table_and_latest_rows_are_published_without_deltas_plugin(
     assert "this client of Spark Connect has no cloneSession" in str(found["older"])
     assert found["made"] is False
     assert found["published"] == [2]
-    assert found["table"] == [[1, 1], [1, 2], [2, 1], [2, None], [3, 2]]
+    assert found["table"] == [[1, 1], [1, 2], [2, None], [2, 1], [3, 2]]
     assert found["view"] == [[1, 2], [3, 2]]
-    assert found["kept"] == 0
+    assert found["kept"] == 3, "the rows of the last segment"
 
 
 @pytest.mark.feature("Spark Connect, without variables and on Java 21")
