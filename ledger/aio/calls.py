@@ -23,9 +23,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 from pyspark_ledger.ledger.errors import Refused
 
 THREADS = 8
-STEP_THREADS = (
-    3  # of loops. More threads cost a third more CPU: Python runs one at a time, and they wait for each other
-)
+# Threads for the steps of loops. With eight, they took a third more CPU: Python runs one thread at a time.
+STEP_THREADS = 3
 
 P = ParamSpec("P")
 R = TypeVar("R")
