@@ -5,13 +5,11 @@ Method: a broker, and handles that are closed once, twice, by several threads an
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
 import subprocess
 import sys
 import threading
-import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +24,7 @@ from pyspark_ledger.ledger.api.partitioned_ledger import PartitionedLedger
 from pyspark_ledger.ledger.api.store import LedgerStore, connect
 from pyspark_ledger.ledger.errors import LedgerError, Refused, Unavailable
 from pyspark_ledger.offload.home_view import open_read_only
+from tests.rigs.resource_warnings import resource_warnings
 
 UNCLOSED = "unclosed ledger store"
 
@@ -157,27 +156,19 @@ def test_a_stream_of_a_closed_store_ends_with_the_error(store: LedgerStore) -> N
 
 
 def test_a_store_that_is_not_closed_warns_when_it_is_freed(store: LedgerStore) -> None:
-    def found(use: Callable[[], object]) -> list[str]:
-        gc.collect()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            use()
-            gc.collect()
-        return [str(warning.message) for warning in caught if warning.category is ResourceWarning]
-
     def closed() -> None:
         with connect(store.location) as opened:
             opened.ledger("orders").append([{"id": 1}])
 
-    assert found(lambda: connect(store.location).names()) == [f"{UNCLOSED} {store.location}"]
-    assert found(closed) == []
-    assert found(lambda: open_read_only(store.location).names()) == [], "it has no connection"
+    assert resource_warnings(lambda: connect(store.location).names()) == [f"{UNCLOSED} {store.location}"]
+    assert resource_warnings(closed) == []
+    assert resource_warnings(lambda: open_read_only(store.location).names()) == [], "it has no connection"
     kept = connect(store.location).ledger("orders")
-    assert found(lambda: kept.read()) == [], "the ledger uses the connection"  # noqa: PLW0108  # not the table
+    assert resource_warnings(lambda: kept.read()) == [], "the ledger uses the connection"  # noqa: PLW0108  # not the table
     child = os.fork()
     if not child:
         del kept
-        os._exit(bool(found(lambda: None)))
+        os._exit(bool(resource_warnings(lambda: None)))
     assert os.waitpid(child, 0)[1] == 0, "a fork has not connected"
 
 

@@ -5,11 +5,8 @@ Method: loops that are freed in the middle, at their end, after `close`, in a fo
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ from pyspark_ledger.ledger.api.cursor import Cursor
 from pyspark_ledger.ledger.api.joined_cursor import JoinedCursor
 from pyspark_ledger.ledger.api.store import LedgerStore
 from pyspark_ledger.ledger.errors import Refused
+from tests.rigs.resource_warnings import resource_warnings
 
 
 @pytest.fixture(params=["one", "several"])
@@ -25,15 +23,6 @@ def billing(store: LedgerStore, request: pytest.FixtureRequest) -> Cursor | Join
     orders = store.ledger("orders")
     orders.append([{"id": 1}])
     return orders.cursor("billing") if request.param == "one" else store.cursor("billing", ledgers=["orders"])
-
-
-def warned(use: Callable[[], object]) -> list[str]:
-    gc.collect()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        use()
-        gc.collect()
-    return [str(warning.message) for warning in caught if warning.category is ResourceWarning]
 
 
 def test_a_loop_that_is_not_closed_warns_when_it_is_freed(store: LedgerStore, billing: Cursor | JoinedCursor) -> None:
@@ -50,12 +39,12 @@ def test_a_loop_that_is_not_closed_warns_when_it_is_freed(store: LedgerStore, bi
             next(batches)
 
     expected = ["unclosed batches of cursor 'billing' of orders"]
-    assert warned(billing.batches) == expected
-    assert warned(broken) == expected
-    assert warned(closed) == []
-    assert warned(lambda: list(billing.batches(wait=0))) == [], "it is at its end"
-    assert warned(lambda: next(store.ledger("orders").follow(wait=0))) == [], "it has no lease"
-    assert warned(refused) == []
+    assert resource_warnings(billing.batches) == expected
+    assert resource_warnings(broken) == expected
+    assert resource_warnings(closed) == []
+    assert resource_warnings(lambda: list(billing.batches(wait=0))) == [], "it is at its end"
+    assert resource_warnings(lambda: next(store.ledger("orders").follow(wait=0))) == [], "it has no lease"
+    assert resource_warnings(refused) == []
 
 
 @pytest.mark.parametrize(("ends", "warns"), [("pass", True), ("batches.close()", False), ("fork()", False)])
