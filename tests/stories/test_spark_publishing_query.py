@@ -62,7 +62,8 @@ def test_a_query_publishes_what_is_sealed(spark_session: SparkSession, store: Pa
             assert query.isActive, query.exception()
             assert time.monotonic() < until, ids(spark_session, table)
             time.sleep(0.1)
-        DeltaTable(spark_session, str(table)).change(lambda opened: opened.delete("id = 2"))
+        table_of_delta = DeltaTable(spark_session, str(table))
+        table_of_delta.change(f"DELETE FROM {table_of_delta.sql} WHERE id = 2")  # noqa: S608
         append(store, 6)
         with pytest.raises(StreamingQueryException, match="changed by another program"):
             query.awaitTermination(_SECONDS)
