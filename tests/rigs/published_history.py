@@ -92,3 +92,20 @@ def _segment_rows(store: Path, name: str, ledger_id: int, entries: int) -> pa.Ta
     day = rows.column("__publishTime").cast(pa.date32())
     rows = rows.drop_columns(["__messageId"]).append_column("__incarnation", incarnation)
     return rows.append_column("__publishDate", day)
+
+
+def append(ledger: Ledger, first: int, end: int) -> None:
+    """Append two rows for each number, with times, lists and structs."""
+    for number in range(first, end):
+        ledger.append(
+            pa.table(
+                {
+                    "n": pa.array([2 * number, 2 * number + 1], pa.int64()),
+                    "at": pa.array([number * 1_000_001] * 2, pa.timestamp("us", tz="UTC")),
+                    "tags": pa.array([["a", str(number)], None], pa.list_(pa.string())),
+                    "where": pa.array(
+                        [{"x": number, "y": None}, None], pa.struct([("x", pa.int32()), ("y", pa.string())])
+                    ),
+                }
+            )
+        )

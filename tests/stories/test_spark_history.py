@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -16,26 +15,10 @@ from pyspark_ledger import configure, history_of, publish
 from pyspark_ledger.ledger.api.ledger import Ledger
 from pyspark_ledger.ledger.api.store import connect
 from tests.rigs.available_now import run_all
-from tests.rigs.published_history import trim
+from tests.rigs.published_history import append, trim
 
 pytest.importorskip("delta")
 pytestmark = [pytest.mark.tables, pytest.mark.feature("tables of Delta: publish and history")]
-
-
-def append(ledger: Ledger, first: int, end: int) -> None:
-    for number in range(first, end):
-        ledger.append(
-            pa.table(
-                {
-                    "n": pa.array([2 * number, 2 * number + 1], pa.int64()),
-                    "at": pa.array([number * 1_000_001] * 2, pa.timestamp("us", tz="UTC")),
-                    "tags": pa.array([["a", str(number)], None], pa.list_(pa.string())),
-                    "where": pa.array(
-                        [{"x": number, "y": None}, None], pa.struct([("x", pa.int32()), ("y", pa.string())])
-                    ),
-                }
-            )
-        )
 
 
 def test_a_table_and_its_log_are_one_to_spark(spark_session: SparkSession, store: Path, tmp_path: Path) -> None:

@@ -29,10 +29,10 @@ from pyspark_ledger.ledger.api.store import connect
 from pyspark_ledger.ledger.position import Position
 from pyspark_ledger.ledger.protocol.actions import CreateLedger
 from tests.rigs.available_now import run_all
-from tests.rigs.published_history import as_set, place_of
+from tests.rigs.published_history import append, as_set, place_of
 from tests.rigs.scan import read_rows
-from tests.stories.test_spark_history import append
 
+pytest.importorskip("delta")
 pytestmark = [pytest.mark.tables, pytest.mark.feature("tables of Delta: publish and history")]
 PHASES = ("kept", "published goes", "retention")
 SEGMENTS_IN_A_PHASE = 2
